@@ -11,9 +11,10 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import landscape
 from benchmarks.harness import ROOT, Line, Numbers, Part, every_core, main
 from benchmarks.peers import trained
-from landscape import open_hessian, preset
+from landscape import preset
 from landscape.files.schema import LEVELS
 
 _ENDED = os.WEXITED | os.WNOHANG | os.WNOWAIT
@@ -34,7 +35,8 @@ def command(arguments: str, run: str = "", steps: tuple[int, ...] = ()) -> Numbe
     with tempfile.TemporaryDirectory() as folder:
         taken = _landscape(arguments.format(run=path), folder)
         if run == "quick":
-            with open_hessian(Path(folder) / "hessian.h5") as found:
+            with landscape.open(Path(folder) / "hessian.h5") as file:
+                found = file.to_xarray()
                 assert (found["inertia_level"] == LEVELS.index("certified")).all()
     return {"command": f"landscape {arguments.format(run='RUN.h5')}", **taken}
 

@@ -14,8 +14,9 @@ from torch import Tensor, nn
 
 from benchmarks.counts import Shape
 from benchmarks.harness import CACHE
-from landscape import RunReader, TrainConfig, train
+from landscape import TrainConfig, train
 from landscape.config import AnalysisConfig, to_json
+from landscape.files.runs import RunReader
 from landscape.models.embedding_mlp.problem import EmbeddingMLPProblem
 from landscape.models.problem import hessian, tensors
 

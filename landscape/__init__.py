@@ -40,16 +40,8 @@ if TYPE_CHECKING:
     from landscape.curvature.trace import trace as trace
     from landscape.errors import LandscapeError as LandscapeError
     from landscape.exports import export as export
-    from landscape.files.hessians import HessianReader as HessianReader
-    from landscape.files.runs import RunReader as RunReader
     from landscape.files.views import File as File
-    from landscape.files.views import GeometryFile as GeometryFile
-    from landscape.files.views import HessianFile as HessianFile
-    from landscape.files.views import RunFile as RunFile
     from landscape.files.views import open as open  # noqa: A004
-    from landscape.files.views import open_geometry as open_geometry
-    from landscape.files.views import open_hessian as open_hessian
-    from landscape.files.views import open_run as open_run
     from landscape.jobs.plan import SweepConfig as SweepConfig
     from landscape.jobs.plan import load_sweep as load_sweep
     from landscape.jobs.plan import sweep_runs as sweep_runs
@@ -81,9 +73,7 @@ _NAMES = {
     "jobs.plan": "SweepConfig load_sweep sweep_runs",
     "jobs.run": "sweep",
     "report.page": "write_report",
-    "files.views": "open File open_run open_hessian open_geometry RunFile HessianFile GeometryFile",
-    "files.runs": "RunReader",
-    "files.hessians": "HessianReader",
+    "files.views": "open File",
     "curvature.objective": "Objective",
     "curvature.losses": "cross_entropy mse linear_cross_entropy",
     "curvature.operators": "LinearOperator HessianOperator MatrixOperator Deflated",

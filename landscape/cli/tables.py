@@ -195,9 +195,9 @@ def hessian_document(file: File, **more: Any) -> str:
 
 def geometry_document(path: Path) -> str:
     """The contents of a geometry file as one JSON document."""
-    from landscape.files.views import GeometryFile
+    from landscape.files.views import open as open_file
 
-    with GeometryFile(path) as file:
+    with open_file(path) as file:
         data, numbers = file.datasets["/"].load(), file.datasets["numbers"]["number"].values
         steps = [
             {"step": step, **{name: x.sel(step=step).values for name, x in data.items()}}

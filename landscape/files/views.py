@@ -41,20 +41,17 @@ class File(Described):
     it; groups: the names of its groups; datasets: the groups but the resume slots, by name, read on first use.
     """
 
-    schema = ""
-    """The schema of the file; empty: any."""
-
     def __init__(self, path: Path | str) -> None:
         """Raises FileError for files that are missing, broken, foreign or of another version."""
         self.path = as_path(path)
         # The working folder may be another one when it is pickled.
         self._place = self.path.absolute()
         self._run: RunReader | None = None
-        if self.schema in ("", schema.RUN) and file_schema(self.path) == schema.RUN:
+        if file_schema(self.path) == schema.RUN:
             self._run = RunReader(self.path)
             self._file, attrs, self.groups = self._run.file, self._run.attrs, self._run.groups
         else:
-            self._file = open_hdf5(self.path, self.schema)
+            self._file = open_hdf5(self.path)
             attrs, self.groups = root_attributes(self.path, self._file), tuple(group_names(self._file))
         self.kind = attrs["schema"].removeprefix("landscape.")
         self.attrs, self.config = known_attributes(attrs), config_of(self.path, attrs)
@@ -203,24 +200,6 @@ class File(Described):
         return values_of(self.path, root[axis]).tolist() if axis in root else []
 
 
-class RunFile(File):
-    """A run file."""
-
-    schema = schema.RUN
-
-
-class HessianFile(File):
-    """A Hessian file."""
-
-    schema = schema.HESSIAN
-
-
-class GeometryFile(File):
-    """A geometry file."""
-
-    schema = schema.GEOMETRY
-
-
 def open(path: Path | str) -> File:  # noqa: A001
     """Open a run, Hessian or geometry file for reading, also while it is written.
 
@@ -234,40 +213,6 @@ def open(path: Path | str) -> File:  # noqa: A001
         FileError: for files that are missing, broken, foreign or too new.
     """
     return File(path)
-
-
-def open_run(path: Path | str) -> xarray.Dataset:
-    """A run's checkpoints, metrics, token statistics and data as one lazy Dataset of committed rows.
-
-    Every row is first checked against its checksum, which reads the file once; rows that fail are left out.
-    """
-    return _view(RunFile(path))
-
-
-def open_hessian(path: Path | str) -> xarray.Dataset:
-    """All measurements of a Hessian file as one lazy Dataset of committed rows; NaN for unknown counts.
-
-    Groups `spectrum`, `density` and `eigenvectors` hold the rest.
-    """
-    return _view(HessianFile(path))
-
-
-def open_geometry(path: Path | str) -> xarray.Dataset:
-    """All of a geometry file as one lazy Dataset of committed rows; NaN for unknown counts."""
-    return _view(GeometryFile(path))
-
-
-def load_group(path: Path, kind: str, group: str) -> xarray.Dataset:
-    """The committed rows of one group, in memory; NaN for unknown counts. Empty where the file lacks the group."""
-    with {file.schema: file for file in (RunFile, HessianFile, GeometryFile)}[kind](path) as file:
-        return file.to_xarray(group).load() if group in file.groups else xarray.Dataset()
-
-
-def _view(file: File) -> xarray.Dataset:
-    """A dataset that closes its file."""
-    data = file.to_xarray()
-    data.set_close(file.close)
-    return data
 
 
 class _Datasets(Mapping[str, xarray.Dataset]):

@@ -15,12 +15,13 @@ from landscape.config import TrainConfig, to_json
 from landscape.errors import ConfigError, FileError, LandscapeError, require_jobs
 from landscape.files import schema
 from landscape.files.files import make_folder, output, refuse_foreign, remove_if_empty, require_writable
-from landscape.files.hessians import HessianReader
 from landscape.files.runs import RunReader
+from landscape.files.views import open as open_file
 from landscape.files.writing import remove_abandoned, sole_writer, temporary_file
 from landscape.jobs.plan import DEFINITION, SweepAnalysis, SweepConfig, SweepRun, defined, sweep_folder, sweep_runs
 from landscape.jobs.work import Analysis, Job, Training, claimed, is_analysed, is_trained, work_off
 from landscape.measure.measurement import Measurement
+from landscape.measure.tables import unconverged
 from landscape.models.tasks import make_data
 from landscape.progress import Bar
 from landscape.results import Described, events
@@ -268,7 +269,8 @@ def _remove(runs: Sequence[SweepRun], earlier: Mapping[Path, SweepRun]) -> None:
                     stored = reader.config
             else:
                 refuse_foreign(path, schema.HESSIAN)
-                stored = json.loads(HessianReader(path).attrs["parent_config"])
+                with open_file(path) as file:
+                    stored = json.loads(file.attrs["parent_config"])
             if then is None or path not in then.files or difference(then.config, stored, UNSTORED):
                 raise FileError(
                     f"{path} is not of the sweep that {path.parent / DEFINITION} describes",
@@ -304,9 +306,14 @@ def _result(runs: Sequence[SweepRun], failures: list[Failure]) -> SweepResult:
     failed = {failure.path for failure in failures}
     finished = [run for run in runs if run.path not in failed]
     analysed = [path for run in finished for path in run.hessian.values() if path not in failed]
-    readers = {path: HessianReader(path) for path in analysed}
-    unconverged = [path for path, reader in readers.items() if not all(map(reader.converged, reader.steps))]
-    return SweepResult([(run, summarise(run.path)) for run in finished], unconverged, failures)
+    return SweepResult(
+        [(run, summarise(run.path)) for run in finished], list(filter(_is_unconverged, analysed)), failures
+    )
+
+
+def _is_unconverged(path: Path) -> bool:
+    with open_file(path) as file:
+        return any(unconverged(file).values())
 
 
 sweep = run_sweep

@@ -29,7 +29,7 @@ from landscape.files.files import (
 from landscape.files.rows import listed
 from landscape.files.runs import RunReader
 from landscape.files.schema import STEP
-from landscape.files.views import GeometryFile
+from landscape.files.views import open as open_file
 from landscape.files.writing import sole_writer
 from landscape.measure import embeddings
 from landscape.measure.analysis import require_other
@@ -196,7 +196,7 @@ class _Run:
 
 def summary(path: Path) -> Table:
     """A line a quantity of a geometry file: first and last value, its null, and the step at which it appears."""
-    with GeometryFile(path) as file:
+    with open_file(path) as file:
         data = file.datasets["/"].load()
     steps = data["step"].values
     lines = [["quantity", "first", "last", "1 % of null", "p", "appears at"]]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from helpers.hessians import HessianReader
 
-from landscape import open_geometry
+import landscape
 from landscape.cli import main as cli
 
 Rows = list[dict[str, str]]
@@ -40,7 +40,8 @@ def test_a_row_a_step_and_block(printed: Callable[..., Rows], run_file: Path, tm
 
 def test_a_row_a_step_of_the_geometry(printed: Callable[..., Rows], run_file: Path) -> None:
     rows = printed("geometry", run_file, "--device", "cpu", "--quiet")
-    with open_geometry(run_file.with_name("run.geometry.h5")) as found:
+    with landscape.open(run_file.with_name("run.geometry.h5")) as file:
+        found = file.to_xarray()
         assert [int(row["step"]) for row in rows] == found["step"].values.tolist()
         assert [float(row["pls_q2"]) for row in rows] == found["pls_q2"].values.tolist()
 

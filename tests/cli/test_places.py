@@ -55,7 +55,8 @@ def test_a_home_folder_that_no_shell_has_seen(tmp_path: Path, monkeypatch: pytes
     assert cli.run(["check", "~/run.hessian.h5"]) == 0
     config = landscape.SweepConfig(seeds=(0,), train={"p": 5, "embed_dim": 2, "hidden": 3, "steps": 2})
     assert landscape.sweep(config, "~/out", jobs=0, quiet=True).failures == []
-    with landscape.open_run("~/run.h5") as run:
+    with landscape.open("~/run.h5") as file:
+        run = file.to_xarray()
         assert int(run.step[-1]) == 30
     assert [path.name for path in tmp_path.iterdir()] == ["home"]
     assert {path.name for path in (tmp_path / "home").iterdir()} >= {"run.h5", "run.hessian.h5", "out"}

@@ -61,7 +61,7 @@ def test_damaged_steps_are_skipped_and_named(
         with pytest.raises(FileError, match=f"the {what} of step {step} fails its checksum"):
             analyse(run, config, run.with_name("asked.h5"), quiet=True)
     assert not run.with_name("asked.h5").exists()
-    assert list(landscape.open_run(run)["step"].values) == [0]
+    assert list(landscape.open(run).to_xarray()["step"].values) == [0]
     page = write_report([run], run.with_name("report"), quiet=True).read_text()
     line = f"{run}: left out, for their checksums fail: checkpoints: step 20; tokens: step 40"
     assert f"warning: {line}" in capsys.readouterr().err

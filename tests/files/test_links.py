@@ -159,10 +159,7 @@ def test_links_in_a_circle(write: Callable[[Path], Any], tmp_path: Path) -> None
 @pytest.mark.parametrize(
     "call",
     [
-        landscape.open_run,
-        landscape.open_hessian,
-        landscape.RunReader,
-        landscape.HessianReader,
+        landscape.open,
         landscape.load_sweep,
         lambda path: landscape.train(SHORT, path),
         lambda path: landscape.train_ensemble({path: SHORT}),

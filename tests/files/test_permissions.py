@@ -12,12 +12,13 @@ import torch
 from helpers.privileges import without_privileges
 from helpers.recording import small
 
-from landscape import Recorder, RunReader
+from landscape import Recorder
 from landscape.errors import FileError
 from landscape.files import schema
 from landscape.files.files import refuse_foreign
 from landscape.files.folders import replaced_folder
 from landscape.files.inspect import repair
+from landscape.files.runs import RunReader
 from landscape.files.writer import Writer
 from landscape.files.writing import temporary_file
 from landscape.training.importers import import_checkpoints

@@ -23,8 +23,8 @@ import numpy as np
 from tqdm import tqdm
 
 from landscape.cli import main as cli
-from landscape.files.hessians import AnalysisWriter, HessianReader
 from landscape.files.writer import Writer
+from landscape.measure.analysis import RESUME, Analysis
 
 PATIENCE = 180.0
 """Seconds for which a command may use no CPU. It has no limit otherwise: a busy machine may starve it for minutes."""
@@ -98,16 +98,10 @@ Runner = Callable[[Path, list[str], Kill | None], Outcome]
 @contextlib.contextmanager
 def acknowledging(tell: Callable[[Path, Label, Row], None]) -> Iterator[None]:
     """Tell of every row, block of a Hessian file and step of a search once the writer's method has returned."""
-    real = {(kind, name): getattr(kind, name) for kind in (Writer, AnalysisWriter) for name in ("append", "save")}
+    append, write = Writer.append, Analysis.write
 
-    def measured(self: AnalysisWriter, step: int, rows: Any) -> None:
-        real[AnalysisWriter, "append"](self, step, rows)
-        for block, norm in zip(HessianReader(self.path).blocks, rows["/"]["operator_norm"], strict=True):
-            if not np.isnan(norm):
-                tell(self.path, (step, block), {})
-
-    def append(self: Writer, step: int, rows: Any) -> None:
-        real[Writer, "append"](self, step, rows)
+    def appended(self: Writer, step: int, rows: Any) -> None:
+        append(self, step, rows)
         row = {
             f"{group}/{name}": np.ascontiguousarray(rows[group][name], dtype).tobytes()
             for group, places in self._places.items()
@@ -116,18 +110,19 @@ def acknowledging(tell: Callable[[Path, Label, Row], None]) -> Iterator[None]:
         }
         tell(self.path, step, row)
 
-    def save(self: AnalysisWriter, state: Any) -> None:
-        real[AnalysisWriter, "save"](self, state)
-        tell(self.path, (int(state["iterations"]), ""), {})
+    def written(self: Analysis, status: str) -> None:
+        write(self, status)
+        for step in self.steps:
+            for block in self.measured(step):
+                tell(self.path, (step, block), {})
+        if RESUME in self.groups:
+            tell(self.path, (int(self.groups[RESUME]["iterations"].max()), ""), {})
 
     try:
-        Writer.append, AnalysisWriter.save = append, save  # type: ignore[method-assign]
-        AnalysisWriter.append = AnalysisWriter.replace = measured  # type: ignore[method-assign]
+        Writer.append, Analysis.write = appended, written  # type: ignore[method-assign]
         yield
     finally:
-        for (kind, name), method in real.items():
-            setattr(kind, name, method)
-        AnalysisWriter.replace = AnalysisWriter.append  # type: ignore[method-assign]
+        Writer.append, Analysis.write = append, write  # type: ignore[method-assign]
 
 
 @contextlib.contextmanager

@@ -8,20 +8,20 @@ import os
 import random
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import h5py
 import numpy as np
 from helpers.apart import PATIENCE, Kill, Outcome, run_apart
-from helpers.hessians import analyse
+from helpers.hessians import HessianReader, analyse
 from tqdm import tqdm
 
 from landscape.config import HessianConfig, TrainConfig
-from landscape.files.hessians import AnalysisWriter, HessianReader
 from landscape.files.runs import RunReader
 from landscape.files.writer import Writer
+from landscape.measure.analysis import Analysis
 from landscape.training.loop import train
 
 PAGE = 4096
@@ -246,7 +246,7 @@ def crash_training(folder: Path, truth: Undisturbed, stride: int, resume_every: 
         train(RUN, path, resume=True, quiet=True)
         return everything(path) == whole
 
-    log = _log(lambda: train(RUN, path, quiet=True), Writer, "append")
+    log = _log(lambda: train(RUN, path, quiet=True), Writer, "append", lambda _, step, *__: [step])
     return _crash(Tally("crash at a write of `landscape train`"), path, log, lambda: served_run(path),
                   truth.checkpoints, is_whole, stride, resume_every, seed)  # fmt: skip
 
@@ -261,7 +261,9 @@ def crash_analysis(folder: Path, truth: Undisturbed, stride: int, resume_every: 
         analyse(truth.run, ANALYSIS, path, quiet=True)
         return served_hessian(path) == truth.rows and not draft.exists()
 
-    log = _log(lambda: analyse(truth.run, ANALYSIS, path, quiet=True), AnalysisWriter, "append")
+    log = _log(
+        lambda: analyse(truth.run, ANALYSIS, path, quiet=True), Analysis, "write", lambda analysis, _: analysis.steps
+    )
     return _crash(Tally("crash at a write of `landscape hessian`"), path, log, lambda: served_hessian(path),
                   truth.rows, is_whole, stride, resume_every, seed)  # fmt: skip
 
@@ -269,7 +271,7 @@ def crash_analysis(folder: Path, truth: Undisturbed, stride: int, resume_every: 
 def lose_power(folder: Path, truth: Undisturbed, tries: int, seed: int = 0) -> Tally:
     """With --fsync: of the writes since the last sync any subset has reached the disk, each whole or torn."""
     path, rng = folder / "unplugged.h5", random.Random(seed)
-    log = _log(lambda: train(RUN, path, quiet=True, fsync=True), Writer, "append")
+    log = _log(lambda: train(RUN, path, quiet=True, fsync=True), Writer, "append", lambda _, step, *__: [step])
     tally = Tally("power lost during `landscape train --fsync`")
     first = next(i for i, event in enumerate(log) if event[0] == "rename")
     instants = sorted(rng.choices(range(first + 1, len(log)), k=tries))
@@ -297,14 +299,16 @@ def lose_power(folder: Path, truth: Undisturbed, tries: int, seed: int = 0) -> T
     return tally
 
 
-def _log(work: Callable[[], Any], writer: type, method: str) -> list[tuple[Any, ...]]:
-    """The events of some work, with ("ack", step) where a row was acknowledged."""
+def _log(
+    work: Callable[[], Any], writer: type, method: str, steps: Callable[..., Sequence[int]]
+) -> list[tuple[Any, ...]]:
+    """The events of some work, with ("ack", step) where a method of a writer has committed these steps."""
     original = getattr(writer, method)
     with recorded() as log:
 
-        def acknowledging(self: Any, step: int, *args: Any, **more: Any) -> None:
-            original(self, step, *args, **more)
-            log.append(("ack", step))
+        def acknowledging(*args: Any, **more: Any) -> None:
+            original(*args, **more)
+            log.extend(("ack", step) for step in steps(*args))
 
         setattr(writer, method, acknowledging)
         try:

@@ -81,16 +81,15 @@ def _of_run(path: Path, original: Served) -> Iterator[tuple[str, Callable[[], An
         yield "tokens", lambda: _rows(reader.tokens())
         yield "data", lambda: reader.data()
         yield "resume", lambda: reader.resume_state()
-        yield "view", lambda: _view(landscape.open_run(path))
+        yield "view", lambda: _view(landscape.open(path).to_xarray())
         yield "slots", lambda: frozenset(_frozen(reader.tables["resume"].row(i)) for i in (0, 1))
 
 
 def _of_hessian(path: Path, original: Served) -> Iterator[tuple[str, Callable[[], Any]]]:
     reader = HessianReader(path)
-    yield "damage", lambda: reader.damage
     yield "attrs", lambda: (reader.attrs, reader.config, reader.blocks, reader.pairs)
     yield "steps", lambda: frozenset(reader.steps)
-    yield "view", lambda: _view(landscape.open_hessian(path))
+    yield "view", lambda: _view(landscape.open(path).to_xarray())
     parts = (reader.row, reader.spectra, reader.densities, reader.critical_point)
     for step in reader.steps:
         yield f"step {step}", lambda step=step: [part(step) for part in parts]

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from landscape import RunReader
+from landscape.files.runs import RunReader
 
 
 def small() -> nn.Sequential:

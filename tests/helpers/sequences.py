@@ -189,7 +189,7 @@ def served(path: Path, labels: Iterable[Label] | None = None) -> dict[Label, Row
     if file_schema(path) == schema.HESSIAN:
         reader = HessianReader(path)
         blocks: dict[Label, Row] = {(step, block): {} for step in reader.steps for block in reader.measured(step)}
-        return {**blocks, **_searched(int(reader.search.get("iterations", -1)))}
+        return {**blocks, **_searched(reader.iterations)}
     with RunReader(path) as run:
         wanted = set(run.steps if labels is None else labels)
         tables = {group: table for group, table in run.tables.items() if table.label == "step"}

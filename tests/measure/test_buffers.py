@@ -16,10 +16,11 @@ from helpers.ranks import command, started
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from landscape import HessianConfig, ModuleProblem, Recorder, RunReader
+from landscape import HessianConfig, ModuleProblem, Recorder
 from landscape.cli import main as cli
 from landscape.config import AnalysisConfig, SliceConfig
 from landscape.errors import ArgumentError
+from landscape.files.runs import RunReader
 from landscape.measure.measure import measure
 from landscape.measure.measurement import Measurement, Point
 from landscape.measure.slices import slice_checkpoint

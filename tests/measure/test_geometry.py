@@ -18,13 +18,13 @@ from helpers.commands import Refusal
 from matplotlib import pyplot
 from torch.nn.functional import cross_entropy
 
-from landscape import models, open_geometry
+import landscape
+from landscape import models
 from landscape.cli.main import run as command
 from landscape.config import TrainConfig
 from landscape.errors import FileError
 from landscape.files.inspect import repair
 from landscape.files.runs import RunReader
-from landscape.files.views import GeometryFile
 from landscape.measure import embeddings as emb
 from landscape.measure.geometry import measure_geometry
 from landscape.training.loop import train
@@ -50,7 +50,7 @@ def test_every_stored_step_is_measured(name: str, tmp_path: Path) -> None:
     out = measure_geometry(tmp_path / "run.h5")
     assert out == tmp_path / "run.geometry.h5"
     multiplies = config.task in ("mul", "div")
-    with RunReader(tmp_path / "run.h5") as reader, open_geometry(out) as data:
+    with RunReader(tmp_path / "run.h5") as reader, landscape.open(out).to_xarray() as data:
         steps, n = data["step"].values, 10 if multiplies else 11
         assert steps.tolist() == reader.steps == [0, 20, 40]
         order = data["number"].values
@@ -79,7 +79,8 @@ def test_a_split_of_pairs_without_a_place_has_no_loss(tmp_path: Path) -> None:
     with RunReader(run) as reader:
         data = reader.data()
         assert data["tokens"][data["split"] == 1].tolist() == [[1, 0]]
-    with open_geometry(measure_geometry(run)) as found:
+    with landscape.open(measure_geometry(run)) as file:
+        found = file.to_xarray()
         for name in ("loss", "restricted_loss", "excluded_loss"):
             assert np.isfinite(found[name].sel(split="train")).all()
             assert np.isnan(found[name].sel(split="test")).all()
@@ -119,7 +120,7 @@ def test_the_same_command_changes_nothing_and_more_steps_are_added(tmp_path: Pat
     with h5py.File(out, "r+") as file:
         file.attrs["status"] = "running"
     measure_geometry(run)
-    with GeometryFile(out) as file:
+    with landscape.open(out) as file:
         assert file.attrs["status"] == "complete"
         _, circle = file.plot(pyplot.figure().add_subplot()).lines
         assert circle.get_label() == "top_circle_r2"
@@ -127,10 +128,12 @@ def test_the_same_command_changes_nothing_and_more_steps_are_added(tmp_path: Pat
     pyplot.close("all")
     train(TrainConfig(**{**dataclasses.asdict(SHORT), "steps": 60}), run, resume=True, quiet=True)
     measure_geometry(run)
-    with open_geometry(out) as data:
+    with landscape.open(out) as file:
+        data = file.to_xarray()
         assert data["step"].values.tolist() == [0, 20, 40, 60]
         (tmp_path / "old.h5").write_bytes(before)
-        with open_geometry(tmp_path / "old.h5") as old:
+        with landscape.open(tmp_path / "old.h5") as file:
+            old = file.to_xarray()
             np.testing.assert_array_equal(data["fourier_share"][:3], old["fourier_share"])
             np.testing.assert_array_equal(data["distance_r2_p"][:3], old["distance_r2_p"])
 
@@ -164,7 +167,7 @@ def test_nothing_else_is_overwritten(tmp_path: Path, tiny_run: Path, assert_refu
         assert_refused(asked, 1, "is not a geometry file", "remove it yourself", (other,))
     assert_refused(["geometry", out], 1, "is a geometry file, not a run file", "name the run it was made from", (out,))
     assert command(["geometry", str(other), "--out", str(out), "--overwrite", "--quiet"]) == 0
-    with GeometryFile(out) as file, RunReader(other) as reader:
+    with landscape.open(out) as file, RunReader(other) as reader:
         assert file.attrs["parent_run_id"] == reader.attrs["run_id"]
 
 
@@ -182,7 +185,8 @@ def test_measured_checkpoints_that_the_run_has_lost_are_kept(tmp_path: Path, ass
     error = "has measured checkpoints that the run has lost: step 20"
     assert_refused(["geometry", run, "--quiet"], 1, error, "use --overwrite to replace it", (out,))
     assert command(["geometry", str(run), "--overwrite", "--quiet"]) == 0
-    with open_geometry(out) as data:
+    with landscape.open(out) as file:
+        data = file.to_xarray()
         assert data["step"].values.tolist() == [0, 40]
 
 
@@ -195,7 +199,8 @@ def test_the_command_prints_what_it_found(run_file: Path, capsys: pytest.Capture
     out = run_file.with_name("run.geometry.h5")
     assert command(["geometry", str(run_file), "--quiet", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
-    with open_geometry(out) as data:
+    with landscape.open(out) as file:
+        data = file.to_xarray()
         assert [row["step"] for row in document["steps"]] == data["step"].values.tolist()
         assert document["steps"][-1]["pls_q2"] == float(data["pls_q2"][-1])
         assert document["numbers"] == list(range(7))

@@ -43,9 +43,10 @@ def test_every_count_that_may_be_unknown_is_marked() -> None:
 
 @pytest.mark.parametrize("name", MARKED)
 def test_no_sentinel_in_a_dataset(name: str, hessian: Path) -> None:
-    """`open_hessian` gives NaN for it; means are those of the rest."""
+    """Datasets have NaN for it; means are those of the rest."""
     raw = stored(hessian, name)
-    with landscape.open_hessian(hessian) as data:
+    with landscape.open(hessian) as file:
+        data = file.to_xarray()
         np.testing.assert_array_equal(data[name].values, np.where(raw == -1, np.nan, raw))
         if (raw != -1).any():
             assert float(data[name].mean()) == pytest.approx(raw[raw != -1].mean())
@@ -86,13 +87,14 @@ def test_json_has_null(tiny_run: Path, tmp_path: Path, hessian: Path, capsys: py
     with h5py.File(out) as file:
         assert file.attrs["grok_step"] == -1
     assert document["attributes"]["grok_step"] is attributes["grok_step"] is None
-    assert "grok_step" not in landscape.open_hessian(out).attrs
+    assert "grok_step" not in landscape.open(out).to_xarray().attrs
 
 
 @pytest.mark.slow
 def test_datasets_keep_their_descriptions(tiny_run: Path, hessian: Path, tmp_path: Path) -> None:
     """Units and meaning of every variable and axis, as in the file; written again, they are still there."""
-    for data, path in ((landscape.open_run(tiny_run), tiny_run), (landscape.open_hessian(hessian), hessian)):
+    for path in (tiny_run, hessian):
+        data = landscape.open(path).to_xarray()
         assert all({"units", "long_name"} <= variable.attrs.keys() for variable in data.variables.values())
         with h5py.File(path) as file:
             for name in ("E", "step", "token") if path == tiny_run else ("seconds", "coupling_ratios", "block"):
@@ -102,4 +104,4 @@ def test_datasets_keep_their_descriptions(tiny_run: Path, hessian: Path, tmp_pat
         data.load().to_netcdf(tmp_path / "again.nc", engine="h5netcdf")
         with xarray.open_dataset(tmp_path / "again.nc", engine="h5netcdf", decode_timedelta=False) as again:
             assert again.identical(data)
-    assert landscape.open_run(tiny_run)["split"].attrs["flag_meanings"] == "train test unused"
+    assert landscape.open(tiny_run).to_xarray()["split"].attrs["flag_meanings"] == "train test unused"

@@ -66,11 +66,10 @@ def test_paths_may_be_strings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert landscape.train_ensemble({"c.h5": config}, quiet=True)[0].path == "c.h5"
     assert landscape.hessian("a.h5", analysis, quiet=True).steps == [0]
     assert landscape.hessian("a.h5", analysis, "d.h5", quiet=True).steps == [0]
-    assert landscape.HessianReader("d.h5").steps == [0]
-    with landscape.RunReader("a.h5") as reader:
-        assert reader.steps[-1] == 4
-    assert "E" in landscape.open_run("a.h5")
-    assert "trace" in landscape.open_hessian("d.h5")
+    assert landscape.open("d.h5").steps == [0]
+    assert landscape.open("a.h5").steps[-1] == 4
+    assert "E" in landscape.open("a.h5").to_xarray()
+    assert "trace" in landscape.open("d.h5").to_xarray()
     assert landscape.write_report(["a.h5"], "report", quiet=True) == Path("report/report.html")
     Path("sweep.json").write_text('{"name": "s", "train": {"steps": 1}}')
     sweep = landscape.load_sweep("sweep.json")
@@ -182,15 +181,15 @@ from matplotlib.axes import Axes
 from torch import Tensor
 
 import landscape
-from landscape import EigenResult, Inertia, MatrixOperator, HessianReader, TrainConfig, eigsh, train
+from landscape import EigenResult, Inertia, MatrixOperator, TrainConfig, eigsh, train
 
 
 def use(H: Tensor) -> None:
     assert_type(landscape.preset("quick"), TrainConfig)
     assert_type(train(TrainConfig(), "x.h5").steps, int)
-    assert_type(landscape.hessian("x.h5", landscape.HessianConfig()), HessianReader)
-    assert_type(landscape.open_run("x.h5"), xarray.Dataset)
-    assert_type(landscape.RunFile("x.h5").metrics, xarray.Dataset)
+    assert_type(landscape.hessian("x.h5", landscape.HessianConfig()), landscape.File)
+    assert_type(landscape.open("x.h5").to_xarray(), xarray.Dataset)
+    assert_type(landscape.open("x.h5").metrics, xarray.Dataset)
     assert_type(eigsh(MatrixOperator(H), 3), EigenResult)
     assert_type(eigsh(MatrixOperator(H), 3).plot(), Axes)
     assert_type(landscape.saddle_index(MatrixOperator(H)), Inertia)

@@ -62,7 +62,7 @@ def test_other_arguments_that_are_none() -> None:
             "name a file",
         ),
         "a zero byte": (
-            lambda run, folder: landscape.open_run("a\0b.h5"),
+            lambda run, folder: landscape.open("a\0b.h5").to_xarray(),
             "a\\x00b.h5' holds a zero byte",
             "name a file",
         ),

@@ -17,6 +17,7 @@ import pandas as pd
 import pytest
 import torch
 from conftest import TINY
+from helpers.hessians import HessianReader
 from matplotlib import pyplot
 
 import landscape
@@ -205,9 +206,9 @@ def test_a_sweep_is_drawn_by_setting(tiny_run: Path) -> None:
     assert found.to_xarray()["lr_ratio"].values.tolist() == [1.0, 1.0, 9.0]
 
 
-def test_files_are_tables_and_plots(tiny_run: Path, tiny_hessian: landscape.HessianReader, tmp_path: Path) -> None:
+def test_files_are_tables_and_plots(tiny_run: Path, tiny_hessian: HessianReader, tmp_path: Path) -> None:
     """Accuracies over steps, or all metrics of a run without them; the index of every block."""
-    with landscape.RunFile(tiny_run) as run, landscape.HessianFile(tiny_hessian.path) as hessian:
+    with landscape.open(tiny_run) as run, landscape.open(tiny_hessian.path) as hessian:
         assert run.to_dataframe().equals(run.to_dataframes()["metrics_by_metric_step"])
         assert hessian.to_dataframe().equals(hessian.to_dataframes()["by_step_block"])
         train, test = run.plot().lines
@@ -219,7 +220,7 @@ def test_files_are_tables_and_plots(tiny_run: Path, tiny_hessian: landscape.Hess
         counts = [tiny_hessian.row(step)["inertia_lower"][at] for step in tiny_hessian.steps]
         np.testing.assert_array_equal(drawn.get_xydata(), np.column_stack([tiny_hessian.steps, counts]))
         assert hessian.plot(axes) is axes
-        assert hessian.to_xarray().identical(landscape.open_hessian(tiny_hessian.path))
+        assert hessian.to_xarray().identical(landscape.open(tiny_hessian.path).to_xarray())
         with pickle.loads(pickle.dumps(hessian)) as again:
             assert (type(again), again.to_dataframe().equals(hessian.to_dataframe())) == (type(hessian), True)
     model = torch.nn.Linear(1, 1)
@@ -228,10 +229,10 @@ def test_files_are_tables_and_plots(tiny_run: Path, tiny_hessian: landscape.Hess
             recorder.checkpoint(0)
             if metrics:
                 recorder.metrics(0, **metrics)
-    with landscape.RunFile(tmp_path / "a.h5") as run:
+    with landscape.open(tmp_path / "a.h5") as run:
         assert [line.get_label() for line in run.plot().lines] == ["loss"]
     told = pytest.raises(landscape.LandscapeError, match="b.h5 holds no metrics")
-    with landscape.RunFile(tmp_path / "b.h5") as run, told:
+    with landscape.open(tmp_path / "b.h5") as run, told:
         run.plot()
     pyplot.close("all")
 

@@ -14,10 +14,10 @@ import pytest
 from helpers.apart import SERVER, Kill, run_here, run_quietly
 from helpers.sweeps import files
 
+import landscape
 from landscape import exports
 from landscape.cli import main as cli
 from landscape.errors import INTERRUPTED
-from landscape.files.views import GeometryFile
 from landscape.measure.geometry import measure_geometry
 
 NUMBERS = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
@@ -66,7 +66,7 @@ def test_a_stopped_geometry(number: signal.Signals, tiny_run: Path, tmp_path: Pa
     run = tmp_path / "run.h5"
     shutil.copy(tiny_run, run)
     first = measure_geometry(run, tmp_path / "whole" / "run.geometry.h5")
-    with GeometryFile(first) as file:
+    with landscape.open(first) as file:
         whole = file.datasets["/"].load()
     out, stop = tmp_path / "run.geometry.h5", INTERRUPTED if number == signal.SIGINT else -number
     argv = ["geometry", str(run), "--quiet"]
@@ -79,6 +79,6 @@ def test_a_stopped_geometry(number: signal.Signals, tiny_run: Path, tmp_path: Pa
         assert out.exists() or not earlier
         assert not out.exists() or cli.run(["check", str(out)]) == 0
         assert cli.run([*argv, *more]) == cli.run(["check", str(out)]) == 0
-        with GeometryFile(out) as file:
+        with landscape.open(out) as file:
             assert file.datasets["/"].load().equals(whole)
         assert {path.name for path in tmp_path.iterdir()} == {"run.h5", "run.geometry.h5", "whole"}

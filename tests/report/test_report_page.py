@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 from helpers.browser import CHROMIUM, Browser, browser
 
+import landscape
 from landscape import geometry as measure_geometry
-from landscape import open_hessian, write_report
+from landscape import write_report
 from landscape.report.figures import FIGURES
 
 needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
@@ -57,7 +58,8 @@ def test_its_table_is_the_files(page: Path, tiny_run: Path) -> None:
     """Every step and block, with its eigenvalues and count."""
     rows = re.findall(r"<tr>((?:<td>[^<]*</td>)+)</tr>", page.read_text())
     cells = [re.findall(r"<td>([^<]*)</td>", row) for row in rows]
-    with open_hessian(tiny_run.with_name("tiny.hessian.h5")) as data:
+    with landscape.open(tiny_run.with_name("tiny.hessian.h5")) as file:
+        data = file.to_xarray()
         for row in cells:
             at = data.sel(step=int(row[0]), block=row[1])
             ends = [f"{float(at['eigenvalues'].sel(end=end, rank=0)):.4g}" for end in ("lowest", "highest")]

@@ -16,8 +16,10 @@ from helpers.refusals import refused
 from torch import nn
 from torch.nn import functional as F
 
-from landscape import Recorder, RunReader, open_run
+import landscape
+from landscape import Recorder
 from landscape.cli import main as cli
+from landscape.files.runs import RunReader
 
 MINE = foreign.executed(foreign.TINY)
 Make = Callable[[nn.Sequential], torch.optim.Optimizer]
@@ -165,7 +167,7 @@ def test_what_is_stored(tmp_path: Path) -> None:
             optimizer.zero_grad()
             net(x).square().sum().backward()
             optimizer.step()
-    found = open_run(path)
+    found = landscape.open(path).to_xarray()
     rates = found["optimizer_lr"].transpose("step", "parameter").values
     assert rates[:, 0].tolist() == [0.1, *(0.1 / (1 + step) for step in range(299))]
     assert np.array_equal(rates[:, 0], rates[:, 2])

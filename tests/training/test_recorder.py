@@ -19,10 +19,12 @@ from helpers.recording import move, small, states
 from helpers.refusals import refused, warned
 from torch import nn
 
-from landscape import Recorder, RunReader, TrainConfig, open_run, train, write_report
+import landscape
+from landscape import Recorder, TrainConfig, train, write_report
 from landscape.cli import main as cli
 from landscape.errors import FileError, NumericsError
 from landscape.files.inspect import inspect
+from landscape.files.runs import RunReader
 
 
 class Tied(nn.Module):
@@ -125,7 +127,7 @@ def test_room_grows_as_needed(tmp_path: Path) -> None:
                 move(model, step)
                 recorder.checkpoint(step)
             recorder.metrics(step, loss=step / 2)
-    found = open_run(path)
+    found = landscape.open(path).to_xarray()
     assert found["loss"].values.tolist() == [step / 2 for step in range(3000)]
     assert found["0.bias"].values[:, 0].tolist() == [step + 1 / 8 for step in range(0, 3000, 20)]
     with h5py.File(path) as file:
@@ -147,7 +149,7 @@ def test_metrics_that_come_late_and_seldom(tmp_path: Path) -> None:
             500, {"val/loss": torch.ones(1, dtype=torch.bfloat16), "top": {"k 5": True}}, loss=float("nan")
         )
         recorder.metrics(501, val_loss=np.float64(3))
-    found = open_run(path)
+    found = landscape.open(path).to_xarray()
     assert found["loss"].values[:2].tolist() == [1.5, 1]
     assert np.isnan(found["loss"].values).tolist() == [False, False, True, True]
     assert np.isnan(found["accuracy"].values).tolist() == [False, True, True, True]
@@ -155,7 +157,7 @@ def test_metrics_that_come_late_and_seldom(tmp_path: Path) -> None:
     assert found["top_k_5"].values[2] == 1
     with Recorder(tmp_path / "declared.h5", model, metrics=["a", "b"]) as recorder:
         recorder.metrics(0, b=2)
-    assert open_run(tmp_path / "declared.h5")["b"].values.tolist() == [2]
+    assert landscape.open(tmp_path / "declared.h5").to_xarray()["b"].values.tolist() == [2]
 
 
 def test_metrics_that_are_no_numbers(tmp_path: Path) -> None:
@@ -180,7 +182,8 @@ def test_metrics_that_are_no_numbers(tmp_path: Path) -> None:
         warned(lambda: recorder.metrics(50, ring), "recursion")
         warned(lambda: recorder.metrics(51, [1, 2]), "lacks metrics 51")  # type: ignore[arg-type]
         assert recorder.metrics(52, loss=9)
-    assert open_run(tmp_path / "run.h5")["loss"].values.tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 9]
+    losses = landscape.open(tmp_path / "run.h5").metrics["loss"]
+    assert losses.values.tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 9]
 
 
 @pytest.mark.slow
@@ -210,7 +213,7 @@ def test_resuming_appends(tmp_path: Path) -> None:
     for step, row in before.items():
         assert all(np.array_equal(after[step][name], values) for name, values in row.items())
     assert after[30]["0.weight"][0, 0] == 99
-    assert open_run(path)["loss"].values.tolist() == [1, 2]
+    assert landscape.open(path).to_xarray()["loss"].values.tolist() == [1, 2]
     with RunReader(path) as reader:
         assert reader.attrs["run_id"] == state.attributes["run_id"]
         assert reader.config["blocks"] == {"first": ["0.*"]}

@@ -23,8 +23,9 @@ from helpers.recording import move, small, states
 from helpers.refusals import warned
 from torch import nn
 
-from landscape import Recorder, RunReader
+from landscape import Recorder
 from landscape.cli import main as cli
+from landscape.files.runs import RunReader
 from landscape.files.writing import is_written
 
 LOOP = """

@@ -17,8 +17,9 @@ import pytest
 from helpers.apart import SERVER
 from helpers.recording import move, small, states
 
-from landscape import Recorder, RunReader
+from landscape import Recorder
 from landscape.errors import LandscapeError
+from landscape.files.runs import RunReader
 from landscape.files.writing import is_written
 
 

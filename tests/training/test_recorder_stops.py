@@ -15,8 +15,9 @@ import pytest
 from helpers.apart import SERVER, Kill, stopping
 from helpers.recording import move, small, states
 
-from landscape import Recorder, RunReader
+from landscape import Recorder
 from landscape.cli import main as cli
+from landscape.files.runs import RunReader
 from landscape.signals import delayed_signals
 
 
