@@ -164,12 +164,14 @@ def _open(path: Path) -> h5py.File:
 def _require_ours(path: Path, file: h5py.File, kind: str) -> None:
     """Raise FileError unless a file has this schema, in the version that is read."""
     declared = attribute(path, file, "schema", str)
-    wanted = kind or (declared if declared in KINDS else schema.RUN)
-    if declared != wanted:
+    wanted = kind or declared
+    if declared not in KINDS or declared != wanted:
         if declared in KINDS:
             what = f"a {KINDS[declared]}"
         else:
             what = f"of schema {declared!r:.60}" if declared else "an HDF5 file of another program"
+        if not kind:
+            raise FileError(f"{path} is {what}", "name run files or Hessian files that `landscape` wrote")
         hint = f"name a file that `landscape {_MAKER[wanted]}` wrote"
         if wanted == schema.RUN:
             hint += "; of your own training, `landscape import` or landscape.Recorder make one"

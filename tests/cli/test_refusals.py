@@ -53,7 +53,7 @@ FILES = [
     ("report notes.h5 --out r", 1, "is not an HDF5 file", "name a file that"),
     ("hessian cut.h5", 1, "is truncated", "again from its source"),
     ("hessian foreign.h5", 1, "an HDF5 file of another program", "landscape train"),
-    ("report foreign.h5 --out r", 1, "is no file of landscape", "run files or Hessian"),
+    ("report foreign.h5 --out r", 1, "is an HDF5 file of another program", "run files or Hessian"),
     ("hessian schema.h5", 1, "of schema 'other.thing', not a run file", "landscape train"),
     (
         "hessian newer.h5",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import re
 import signal
@@ -18,9 +17,8 @@ from helpers.sweeps import LONG, arguments, descendants, files, in_training, sta
 from landscape.cli import main as cli
 from landscape.errors import FileError
 from landscape.files.inspect import inspect
-from landscape.files.writing import owner
 from landscape.jobs.plan import SweepConfig, sweep_runs
-from landscape.jobs.work import Training
+from landscape.jobs.work import Training, claimant
 
 
 def same_sweep(folder: Path, whole: Path) -> None:
@@ -94,15 +92,10 @@ def test_a_killed_worker_costs_nothing_else(tmp_path: Path) -> None:
     runs = sweep_runs(SweepConfig(**LONG), tmp_path)
     process = start(tmp_path, LONG)
     wait_for(lambda: in_training(runs[0]))
-    first = json.loads(owner(runs[0].path))["pid"]
-    os.kill(first, signal.SIGKILL)
-
-    def alone() -> bool:
-        holder = owner(runs[0].path)
-        return holder.startswith("{") and json.loads(holder)["pid"] != first
-
-    wait_for(alone)
-    os.kill(json.loads(owner(runs[0].path))["pid"], signal.SIGKILL)
+    first = claimant(runs[0].path)
+    os.kill(int(first.removeprefix("process ")), signal.SIGKILL)
+    wait_for(lambda: claimant(runs[0].path) not in ("", first))
+    os.kill(int(claimant(runs[0].path).removeprefix("process ")), signal.SIGKILL)
     out, err = process.communicate()
     assert process.returncode == 1
     assert out.count("1500 steps") == len(runs) - 1
