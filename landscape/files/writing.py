@@ -118,16 +118,18 @@ def sole_writer(path: Path) -> Iterator[None]:
     except OSError as error:
         hint = mend(error) if error.errno == errno.ENAMETOOLONG else "move it away, or choose another place"
         raise FileError(f"{place} cannot be used as a lock: {error.strerror}", hint) from error
-    holder = os.getpid()
+    holder, held = os.getpid(), place.stat()
     try:
         remove_abandoned(path)
         yield
     finally:
         # A child made by fork ends with a copy of this block: the lock is its parent's.
         if os.getpid() == holder:
-            # While it is held: who has opened it meanwhile sees that it is gone, and makes a new one.
+            # While it is held: who has opened it meanwhile sees that it is gone, and makes a new one. Where somebody
+            # removed it, a file of this name is another writer's.
             with contextlib.suppress(OSError):
-                if type(lock) is filelock.UnixFileLock and place.is_file() and not place.stat().st_size:
+                now = place.lstat()
+                if type(lock) is filelock.UnixFileLock and os.path.samestat(now, held) and not now.st_size:
                     place.unlink()
             lock.release()
 

@@ -81,6 +81,7 @@ def _hint(names: Sequence[str], name: str, numbers: Sequence[str]) -> str:
         found = {other: re.search(pattern, other) for other in names if _NUMBER.search(other)}
         steps = {match[1] for match in found.values() if match}
         if len(steps) == len(found) and re.search(pattern, name)[1] == digits[0]:  # type: ignore[index]
+            # Joined, for a pattern may begin with a hyphen.
             what = f"takes {digits[0]} for {match[0]}" if unit else f"takes {digits[0]}"
-            return f"--step-pattern '{pattern}' {what}; else rename the files, such as step{digits[0]}"
+            return f"--step-pattern='{pattern}' {what}; else rename the files, such as step{digits[0]}"
     return "rename the files, such as step100"

@@ -151,7 +151,8 @@ def _holes(state: FileState) -> Iterator[str]:
     config = replace(TrainConfig(), {name: state.config[name] for name in SCHEDULE if name in state.config})
     stored, recorded = checkpoint_schedule(config), range(0, config.steps + 1, config.metrics_every)
     due = {"checkpoints": stored, "tokens": stored, MOMENTS: stored, "metrics": recorded}
-    rows = {table.group: set(table.committed) for table in state.tables if table.group in due}
+    committed = {table.group: set(table.committed) for table in state.tables}
+    rows = {group: committed[group] for group in due if group in committed}
     reached = max(set.union(*rows.values()), default=0) + (state.status == "complete")
     lost: dict[tuple[int, ...], list[str]] = {}
     for group, held in rows.items():
