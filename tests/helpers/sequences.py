@@ -233,7 +233,7 @@ def _blocks_stored(file: h5py.File) -> dict[Label, Row]:
     found: dict[Label, Row] = {(s, b): {} for s, row in steps.items() for b in blocks[~np.isnan(row)]}
     if "resume" not in file:
         return found
-    return {**found, **_searched(max(file["resume/iterations"][()], default=-1))}
+    return {**found, **_searched(int(file["resume/iterations"][()]))}
 
 
 def _searched(steps: int) -> dict[Label, Row]:
