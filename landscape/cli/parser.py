@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 Config = TypeVar("Config", bound="DataclassInstance")
 FLAT = Parameter(name="*")
 """What makes a flag without a prefix of each field of a dataclass."""
-RunFile: TypeAlias = Annotated[Path, Parameter(help="Run file.")]
+RunFile: TypeAlias = Annotated[Path, Parameter(name=["--run", "--ckpt"], help="Run file.")]
 
 
 @FLAT
