@@ -98,7 +98,7 @@ def refused(argv: list[str], text: str, error: str, hint: str, capsys: pytest.Ca
     said = capsys.readouterr().err.splitlines()
     assert len(said) == 2, said
     assert said[0].startswith("error: ")
-    assert error in said[0]
+    assert error in said[0], said
     assert said[1].startswith("hint: ")
     assert hint in said[1]
     assert {p for p in Path().iterdir() if p.suffix == ".h5"} <= before
