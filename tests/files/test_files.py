@@ -74,13 +74,14 @@ def test_run_attributes(tiny_run: Path) -> None:
 
 def test_files_are_datasets(tiny_run: Path, hessian_path: Path) -> None:
     """One lazy dataset each, with named axes, attributes and only committed rows."""
-    run = landscape.open(tiny_run).to_xarray()
-    assert {"E", "W", "train_loss", "count", "tokens", "split"} <= set(run.variables)
-    assert run["E"].dims == ("step", "token", "embed")
-    assert run.attrs["schema"] == "landscape.run"
-    assert float(run["E"].sel(step=60).isnull().sum()) == 0
-    hessian = landscape.open(hessian_path).to_xarray()
-    assert hessian["coupling_ratios"].sel(pair="E,W").dims == ("step", "rank")
+    with landscape.open(tiny_run) as file:
+        run = file.to_xarray()
+        assert {"E", "W", "train_loss", "count", "tokens", "split"} <= set(run.variables)
+        assert run["E"].dims == ("step", "token", "embed")
+        assert run.attrs["schema"] == "landscape.run"
+        assert float(run["E"].sel(step=60).isnull().sum()) == 0
+    with landscape.open(hessian_path) as file:
+        assert file.to_xarray()["coupling_ratios"].sel(pair="E,W").dims == ("step", "rank")
 
 
 def test_a_damaged_checkpoint_is_named_and_the_others_are_served(tiny_run: Path, tmp_path: Path) -> None:
@@ -107,7 +108,8 @@ def test_uncommitted_rows_are_not_written(tiny_run: Path, tmp_path: Path) -> Non
     with RunReader(path) as reader:
         assert 20 not in reader.steps
         kept = {s: reader.checkpoint(s) for s in reader.steps}
-    assert 20 not in landscape.open(path).to_xarray()["step"].values
+    with landscape.open(path) as file:
+        assert 20 not in file.steps
     Writer.extend(path, {"status": "complete"}, {}).close()
     with h5py.File(path) as file:
         assert len(file["checkpoints/step"]) == total - 1

@@ -12,12 +12,13 @@ import pytest
 import torch
 from conftest import TINY
 from helpers.apart import Kill, run_apart
+from helpers.hessians import analyse
 from scipy.stats import entropy
 from torch import nn
 
 from landscape.choices.samplers import token_weights
 from landscape.cli import main as cli
-from landscape.config import TrainConfig, preset
+from landscape.config import HessianConfig, TrainConfig, preset
 from landscape.files.runs import RunReader
 from landscape.models.embedding_mlp.networks import MLP
 from landscape.models.embedding_mlp.problem import plain_model
@@ -199,9 +200,6 @@ def test_policy_prop41(tmp_path: Path) -> None:
 
 def test_policy_curvature(tmp_path: Path) -> None:
     """lr_E / lr_W is sqrt(lambda_max(H_WW)/lambda_max(H_EE)) of the training loss, to 2 %."""
-    from landscape.config import HessianConfig
-    from landscape.measure.hessian import analyse
-
     run = tmp_path / "r.h5"
     train(variant(lr_ratio="curvature", lr_ratio_every=20, metrics_every=1, dtype="float64"), run, quiet=True)
     result = analyse(run, HessianConfig(steps="20,40", blocks=("E", "W")), quiet=True)

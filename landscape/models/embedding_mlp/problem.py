@@ -20,7 +20,7 @@ from landscape.models.embedding_mlp.closed_form import ClosedForm, EmbeddingMLP,
 from landscape.models.embedding_mlp.gauge import GaugeTangent, SoftmaxShift, Together, Unseen, unseen_inputs
 from landscape.models.embedding_mlp.networks import MLP
 from landscape.models.embedding_mlp.products import EmbeddingHessian, Factors, Passes, Tables
-from landscape.models.problem import Arrays, ParameterSpec, Plain, shapes_of
+from landscape.models.problem import Arrays, ParameterSpec, Plain, joint, shapes_of
 from landscape.models.rows import located
 from landscape.models.trained import TrainedProblem
 
@@ -152,7 +152,7 @@ class EmbeddingMLPProblem(TrainedProblem):
     """
 
     blocks: Mapping[str, tuple[str, ...]]
-    pairs: Sequence[tuple[str, str]] = PAIRS
+    pairs: Sequence[tuple[str, str]]
     parts: Mapping[str, tuple[str, ...]] = PARTS
     balanced: tuple[str, str] | None
 
@@ -162,6 +162,7 @@ class EmbeddingMLPProblem(TrainedProblem):
         known = {field.name: field for field in PARAMETERS}
         self.parameters = {n: ParameterSpec(shape, known[n].dims, known[n].long_name) for n, shape in shapes.items()}
         self.blocks = blocks_of(list(shapes))
+        self.pairs = tuple(pair for pair in PAIRS if joint(pair) in self.blocks)
         self.default_blocks = tuple(b for b in DEFAULT_BLOCKS if b in self.blocks)
         self.balanced = BALANCED if set(BALANCED) <= shapes.keys() else None
         numbers = torch.arange(train.num_tokens, dtype=torch.float64, device=device)[:, None]
