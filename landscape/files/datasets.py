@@ -47,7 +47,7 @@ def write_datasets(path: Path, kind: str, attrs: Mapping[str, Any], groups: Mapp
             for variable, values in data.variables.items():
                 if variable not in data.sizes:
                     dims = tuple(map(str, values.dims))
-                    add_dataset(group, str(variable), dims, np.ascontiguousarray(values.values), values.attrs)
+                    add_dataset(group, str(variable), dims, np.asarray(values.values, order="C"), values.attrs)
             group.attrs["crc32"] = _checksum(data)
 
 
