@@ -53,7 +53,7 @@ class Analysis:
 
         Raises ConfigError for a block with the name of another dataset.
         """
-        _require_distinct(path, layout[0])
+        require_distinct(path, layout[0])
         groups = datasets.extended(stored.groups, *layout) if stored else datasets.blank(*layout)
         return cls(path, dict(attrs), groups)
 
@@ -104,10 +104,10 @@ class Analysis:
         write_datasets(self.path, schema.HESSIAN, self.attrs, self.groups)
 
 
-def _require_distinct(path: Path, tables: Iterable[Table]) -> None:
+def require_distinct(path: Path, tables: Iterable[Table]) -> None:
     """Raise ConfigError where a dataset has the name of another one or of an axis of its group."""
     for table in tables:
-        axes = {STEP, *(dim for field in table.fields for dim in field.dims)}
+        axes = {*([STEP] if table.row else []), *(dim for field in table.fields for dim in field.dims)}
         for name, count in Counter([*axes, *(field.name for field in table.fields)]).items():
             if count > 1:
                 raise ConfigError(
