@@ -149,7 +149,13 @@ def _open(path: Path) -> h5py.File:
         raise FileError(f"{path} is a device or a pipe", "name an .h5 file")
     try:
         # Without locks, which would keep out a writer, and which not every file system has.
-        return h5py.File(path, "r", locking=False)
+        try:
+            return h5py.File(path, "r", locking=False)
+        except OSError as error:
+            if "locking flag" not in str(error):
+                raise
+            # The caller's own h5py.File holds it, and HDF5 opens a file in one way at a time.
+            return h5py.File(path, "r")
     except OSError as error:
         text = " ".join(str(error).split())
         error.filename = str(path)

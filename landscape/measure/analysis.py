@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -11,7 +12,7 @@ from typing import Any, Self, TypeVar
 import xarray
 
 from landscape.config import AnalysisConfig, HessianConfig, replace, to_json
-from landscape.errors import FileError, in_file
+from landscape.errors import ConfigError, FileError, in_file
 from landscape.files import schema
 from landscape.files.datasets import read_datasets, write_datasets
 from landscape.files.files import REPLACE, refuse_foreign, sha256
@@ -48,7 +49,11 @@ class Analysis:
     def begun(
         cls, path: Path, attrs: Mapping[str, Any], layout: tuple[Sequence[Table], Scales], stored: Self | None
     ) -> Self:
-        """A new analysis, or a stored one with room for all blocks and pairs of a layout."""
+        """A new analysis, or a stored one with room for all blocks and pairs of a layout.
+
+        Raises ConfigError for a block with the name of another dataset.
+        """
+        require_distinct(path, layout[0])
         groups = datasets.extended(stored.groups, *layout) if stored else datasets.blank(*layout)
         return cls(path, dict(attrs), groups)
 
@@ -97,6 +102,18 @@ class Analysis:
         """Write the file, or replace it, at once."""
         self.attrs["status"] = status
         write_datasets(self.path, schema.HESSIAN, self.attrs, self.groups)
+
+
+def require_distinct(path: Path, tables: Iterable[Table]) -> None:
+    """Raise ConfigError where a dataset has the name of another one or of an axis of its group."""
+    for table in tables:
+        axes = {*([STEP] if table.row else []), *(dim for field in table.fields for dim in field.dims)}
+        for name, count in Counter([*axes, *(field.name for field in table.fields)]).items():
+            if count > 1:
+                raise ConfigError(
+                    f"{path}: {name!r} has another meaning in {table.group}, and can name no block or parameter there",
+                    "rename it",
+                )
 
 
 def require_other(out: Path, run: Path) -> None:

@@ -24,7 +24,16 @@ from landscape.files.runs import RunReader
 from landscape.files.schema import Field
 from landscape.files.views import File
 from landscape.files.writing import sole_writer
-from landscape.measure.analysis import RESUME, Analysis, attributes, existing, is_whole, joined, require_other
+from landscape.measure.analysis import (
+    RESUME,
+    Analysis,
+    attributes,
+    existing,
+    is_whole,
+    joined,
+    require_distinct,
+    require_other,
+)
 from landscape.measure.datasets import dataset
 from landscape.measure.expected import Blocks
 from landscape.measure.fields import STATUS, critical_table, losses_in, search_table
@@ -97,6 +106,7 @@ def refine(
             scales = {**scales, **_axes(problem)}
             of_point, of_search = losses_in(critical_table(_fields(problem)), config), search_table(_fields(problem))
             attrs = attributes(reader, what.config, str(problem.device), source, stored)
+            require_distinct(out, [of_search])
             analysis = Analysis.begun(out, attrs, ([*tables, of_point], scales), stored)
             search = _Search(with_state(problem, start), config.objective, start)
 

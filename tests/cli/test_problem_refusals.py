@@ -99,7 +99,7 @@ def test_factories_that_are_none(
     foreign.refused(["hessian", "run.h5", "--problem", name], text, error, hint, capsys)
 
 
-@pytest.mark.parametrize("block", ["width", "step", "crc32", "param_row_first", "first_error"])
+@pytest.mark.parametrize("block", ["width", "step", "param_row_first", "first_error"])
 def test_a_block_with_the_name_of_a_dataset(block: str, users_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Spectra and densities have a dataset named after each block beside others of their own."""
     text = foreign.TINY.replace('"last"', f'"{block}"')

@@ -48,8 +48,6 @@ def test_masses_say_that_there_are_more(tiny_hessian: HessianReader, monkeypatch
     """The first three parts are shown, and that those of a model with more do not add up to 1."""
     monkeypatch.setenv("COLUMNS", "1000")
     assert "  E/W/V/... mass\n" in measurements(tiny_hessian)
-    monkeypatch.setattr(tiny_hessian, "parts", ["E", "W", "V"])
-    assert "  E/W/V mass\n" in measurements(tiny_hessian)
 
 
 def test_the_lowest_eigenvalue_of_a_pair_is_starred_as_beside_its_block(tmp_path: Path, tiny_run: Path) -> None:

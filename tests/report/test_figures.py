@@ -247,16 +247,6 @@ def test_files_find_each_other(runs: list[Path], tmp_path: Path, capsys: pytest.
         open_sources([geometry])
 
 
-def test_a_step_that_is_not_committed_is_not_drawn(tiny_run: Path, tmp_path: Path) -> None:
-    """Rows of spectra and densities are written before that of their step, which a killed analysis may lack."""
-    path = Path(shutil.copy(tiny_run.with_name("tiny.hessian.h5"), tmp_path / "cut.hessian.h5"))
-    with h5py.File(path, "r+") as file:
-        file["crc32"][-1] = 0
-    tables = frames(open_sources([path]))
-    assert tables["by_step"]["step"].max() == 20
-    assert "At step 20 " in drawn(curvature.spectra(tables)).title
-
-
 def test_a_figure_in_further_formats(tiny_run: Path, tmp_path: Path) -> None:
     """The same data give the same bytes; counts that are not known are empty cells."""
     texts = []

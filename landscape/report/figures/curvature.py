@@ -206,7 +206,8 @@ def densities(frames: Frames) -> Drawn | None:
     """The smoothed spectral density of every block at the last step, and the distances between blocks."""
     frames = _first_run(frames, "density_by_step_density_point")
     table = frames.get("density_by_step_density_point", pd.DataFrame())
-    blocks = [str(name) for name in table if f"{name}_error" in table]
+    listed = frames["by_step_block"]["block"].unique() if "by_step_block" in frames else ()
+    blocks = [str(name) for name in dict.fromkeys([*listed, *table]) if f"{name}_error" in table]
     if not blocks:
         return None
     table = table[table["step"] == table["step"].max()]
