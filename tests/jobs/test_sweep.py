@@ -232,9 +232,9 @@ def test_a_batch_larger_than_the_split(tmp_path: Path, capsys: pytest.CaptureFix
         assert capsys.readouterr().err == "warning: batch_size 999 exceeds the 29 training pairs; using 29\n"
 
 
-def test_the_readme_has_a_sweep(tmp_path: Path) -> None:
+def test_the_guides_have_a_sweep(tmp_path: Path) -> None:
     """The example is one that can be run."""
-    (text,) = re.findall(r"```json\n(.*?)```", (Path(__file__).parents[2] / "README.md").read_text(), re.DOTALL)
+    (text,) = re.findall(r"```json\n(.*?)```", (Path(__file__).parents[2] / "docs/how-to.md").read_text(), re.DOTALL)
     (tmp_path / "sweep.json").write_text(text)
     config = load_sweep(tmp_path / "sweep.json")
     assert len(sweep_runs(config)) == 12

@@ -18,16 +18,14 @@ from landscape.choices.optimizers import OPTIMIZERS, Optimizer
 from landscape.config import TrainConfig
 from landscape.curvature.operators import MatrixOperator
 from landscape.curvature.tracking import scaled
-from landscape.errors import ConfigError, FileError
+from landscape.errors import ConfigError
 from landscape.files.runs import RunReader
-from landscape.files.schema import Table
 from landscape.models.embedding_mlp.networks import MLP
 from landscape.models.tasks import TRAIN, make_data
 from landscape.models.transformer.model import Transformer
 from landscape.training import edge
 from landscape.training.edge import Climb, edge_ratio, largest
 from landscape.training.loop import train, train_ensemble
-from landscape.training.tables import tables_of
 
 EVERY = 10
 LIMITS = {"adam": 38.0, "adamw": 2 * (1 + 0.9) / (1 - 0.9), "sgd": 2 * (1 + 0.5)}
@@ -225,25 +223,6 @@ def test_what_takes_no_ratio_back() -> None:
     assert climb.next(4.0, 3.9, 100.0) == 8
     # But what is back at 4 is within a bound that has come nearer.
     assert climb.next(8.0, 3.1, 0.5) == 0.5
-
-
-def test_a_run_of_an_earlier_rule_is_not_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file without the rule's state, as every file was at first."""
-    config = dataclasses.replace(TINY, lr_ratio="auto", lr_ratio_every=EVERY)
-    known = {field.name for field in dataclasses.fields(Climb)}
-
-    def earlier(parameters: Any) -> tuple[Table, ...]:
-        return tuple(
-            dataclasses.replace(table, fields=tuple(f for f in table.fields if f.name not in known))
-            for table in tables_of(parameters)
-        )
-
-    with monkeypatch.context() as patched:
-        patched.setattr("landscape.training.tables.tables_of", earlier)
-        train(dataclasses.replace(config, steps=15), tmp_path / "run.h5", quiet=True)
-    with pytest.raises(FileError, match="was begun under an earlier rule of --lr-ratio auto") as found:
-        train(config, tmp_path / "run.h5", resume=True, quiet=True)
-    assert found.value.hint == "start another run with --out"
 
 
 @pytest.mark.parametrize("has_edge", [True, False])
