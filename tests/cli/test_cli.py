@@ -59,8 +59,8 @@ def test_truncated(assert_refused: Refusal, run_file: Path) -> None:
         (
             "schema_version",
             "9.0",
-            f"has schema version 9.0; this landscape reads up to {schema.VERSION}",
-            "upgrade landscape",
+            f"has schema version 9.0; this landscape reads {schema.VERSION}",
+            "the version of landscape that wrote it",
         ),
     ],
 )
