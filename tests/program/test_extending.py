@@ -23,7 +23,7 @@ def compute(at, block):
     return {"frobenius_norm": float(at.matrix(block).matrix.norm())}
 
 
-FIELDS = (Field("frobenius_norm", ("block",), "f8", "Frobenius norm of the block", since="2.0"),)
+FIELDS = (Field("frobenius_norm", ("block",), "f8", "Frobenius norm of the block"),)
 FROBENIUS = Quantity(FIELDS, compute, columns=(Column("|H|_F", lambda row: f"{row['frobenius_norm']:.6g}"),), place=15)
 '''
 FIGURE = '''"""The trace of each block over steps."""
