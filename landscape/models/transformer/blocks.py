@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from landscape.config import TrainConfig
 from landscape.files.schema import PARAM, Field
-from landscape.models.problem import joint
 
 _MATRICES = {
     "Q": (("head_row", "embed"), "queries"),
@@ -74,14 +73,14 @@ LOOKS = {
 
 MATRICES = ("E", "P", "Q", "K", "V", "O", "mlp_in", "mlp_out", "U")
 PAIRS = (("E", "Q,K"), ("Q", "K"), ("V", "O"), ("mlp_in", "mlp_out"), ("E", "U"), ("E", "mlp_in"))
-DEFAULT_BLOCKS = ("E", "Q", "K", "V", "O", "mlp_in", "mlp_out", "U", *map(joint, PAIRS), "all")
+DEFAULT_BLOCKS = ("E", "Q", "K", "V", "O", "mlp_in", "mlp_out", "U", *map(",".join, PAIRS), "all")
 Groups = dict[str, tuple[str, ...]]
 
 
 def blocks_of(parameters: Sequence[str]) -> Groups:
     """Each kind of matrix over all layers, joint blocks of the pairs, `all`, and each parameter such as Q.0."""
     kinds = _by_kind(parameters)
-    joints = {joint(pair): pair for pair in (*PAIRS[1:], PAIRS[0])}
+    joints = {",".join(pair): pair for pair in (*PAIRS[1:], PAIRS[0])}
     found = {kind: kinds[kind] for kind in MATRICES if kind in kinds}
     for block, (first, second) in joints.items():
         if first in found and second in found:
@@ -91,7 +90,7 @@ def blocks_of(parameters: Sequence[str]) -> Groups:
 
 def pairs_of(blocks: Groups) -> tuple[tuple[str, str], ...]:
     """The pairs that a model with these blocks has; a tied one has no U."""
-    return tuple(pair for pair in PAIRS if joint(pair) in blocks)
+    return tuple(pair for pair in PAIRS if ",".join(pair) in blocks)
 
 
 def parts_of(parameters: Sequence[str]) -> Groups:
