@@ -238,9 +238,9 @@ def test_verify_agrees_and_notices_a_wrong_number(tiny_run: Path, tmp_path: Path
 
 def test_a_wrong_closed_form_is_caught(tiny_run: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Every closed-form block is compared with Hessian-vector products before it is used."""
-    from landscape.models.embedding_mlp import closed_form as dense
+    from landscape.models.embedding_mlp import closed_form
 
-    monkeypatch.setattr(dense.EmbeddingMLP, "_add_WV", lambda *args: None)
+    monkeypatch.setattr(closed_form.EmbeddingMLP, "_add_WV", lambda *args: None)
     with pytest.raises(NumericsError, match="closed form and automatic differentiation differ by"):
         analyse(tiny_run, HessianConfig(blocks=("W,V",)), tmp_path / "h.h5", quiet=True)
 
