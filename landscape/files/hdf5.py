@@ -7,6 +7,7 @@ files; so are types and filters that no file of ours has, and sizes far beyond w
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import math
 import zlib
@@ -139,6 +140,13 @@ def new_hdf5(path: Path, kind: str, attrs: Mapping[str, Any]) -> Iterator[h5py.F
         yield file
 
 
+class _Bytes(io.FileIO):
+    """A file that is closed with the last HDF5 object that reads it."""
+
+    def __del__(self) -> None:
+        self.close()
+
+
 def _open(path: Path) -> h5py.File:
     if not path.exists():
         near = sorted(p.name for p in path.parent.glob("*.h5")) if path.parent.is_dir() else []
@@ -148,14 +156,8 @@ def _open(path: Path) -> h5py.File:
     if not path.is_file():
         raise FileError(f"{path} is a device or a pipe", "name an .h5 file")
     try:
-        # Without locks, which would keep out a writer, and which not every file system has.
-        try:
-            return h5py.File(path, "r", locking=False)
-        except OSError as error:
-            if "locking flag" not in str(error):
-                raise
-            # The caller's own h5py.File holds it, and HDF5 opens a file in one way at a time.
-            return h5py.File(path, "r")
+        # Through a file object HDF5 neither locks the file nor minds that it is open elsewhere, in this process or another.
+        return h5py.File(_Bytes(path), "r")
     except OSError as error:
         text = " ".join(str(error).split())
         error.filename = str(path)

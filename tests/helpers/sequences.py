@@ -180,7 +180,7 @@ def identity(path: Path) -> str:
     if file_schema(path) == schema.HESSIAN:
         found = HessianReader(path)
         return f"{found.attrs['parent_run_id']} {found.config['k']}"
-    with h5py.File(path, "r", locking=False) as file:
+    with h5py.File(path) as file:
         return str(file.attrs["run_id"])
 
 

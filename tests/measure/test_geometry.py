@@ -89,7 +89,7 @@ def test_a_split_of_pairs_without_a_place_has_no_loss(tmp_path: Path) -> None:
 def test_key_frequencies_are_those_of_the_last_step(tmp_path: Path) -> None:
     """E on the circle of frequency 3 at the end: the restricted logits of every step have these waves alone."""
     run = made(tmp_path)
-    with RunReader(run) as reader, h5py.File(run, "r", locking=False) as file:
+    with RunReader(run) as reader, h5py.File(run) as file:
         last = {name: file[f"checkpoints/{name}"][-1] for name in ("E", "W", "b1", "V", "b2")}
         problem, stored = models.of_run(reader), reader.data()
     angle = 2 * np.pi / 11 * 3 * np.arange(11)

@@ -146,7 +146,7 @@ def test_another_network_is_described_by_what_was_measured(users_run: Path, caps
     assert cli.run([*command, "--blocks", "all", "first", "last", "first,last"]) == 0
     sources = open_sources(["run.h5"])
     said = findings(sources)
-    with h5py.File("run.hessian.h5", locking=False) as file:
+    with h5py.File("run.hessian.h5") as file:
         blocks = [name.decode() for name in file["block"][()]]
         i, j = blocks.index("all"), blocks.index("first,last")
         lowest, highest = file["eigenvalues"][-1, i, :, 0]
