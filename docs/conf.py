@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
+import runpy
 import shutil
 import sys
 from pathlib import Path
@@ -85,6 +86,12 @@ def escaped(text: str) -> str:
     return re.sub(r"`([^`]+)`", lambda code: f"``{code[1].replace(chr(92), '')}``", text)
 
 
+def print_fields(app: Sphinx, docname: str, source: list[str]) -> None:
+    """The tables of docs/fields.md are made from the schemas of the files."""
+    if docname == "docs/fields":
+        source[0] = runpy.run_path(str(Path(__file__).with_name("make_fields.py")))["generate"](source[0])
+
+
 def link_facts(app: Sphinx, doctree: nodes.document) -> None:
     """F14, wherever a page or a docstring names it, leads to that fact of the theory."""
     page = app.env.docname
@@ -131,6 +138,7 @@ def mathml(translator: Any, node: Any) -> None:
 def setup(app: Sphinx) -> None:
     app.add_html_math_renderer("mathml", (mathml, None), (mathml, None))
     app.connect("autodoc-process-docstring", plain_docstring)
+    app.connect("source-read", print_fields)
     app.connect("doctree-read", link_files, priority=100)  # before Sphinx collects what to copy
     app.connect("doctree-read", link_facts)
     app.connect("build-finished", copy_files)
