@@ -2,7 +2,7 @@
 
     python -m benchmarks.ranks
 
-measures, and writes the tables of docs/scale.md. Bytes are those that the kernel counts on each rank's connections.
+measures, and prints a table. Bytes are those that the kernel counts on each rank's connections.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import functools
 import itertools
 import json
 import os
-import re
 import socket
 import statistics
 import struct
@@ -26,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -36,11 +36,9 @@ from landscape.curvature.krylov import Krylov
 from landscape.curvature.operators import FunctionOperator
 from landscape.curvature.sharded import Sharded
 
-PAGE = ROOT / "docs/scale.md"
 RANKS, COLUMNS, STEPS = (1, 2, 4), 40, 12
 INPUTS, CLASSES = 100, 10
 HIDDEN, SAMPLES = (900, 1800, 3600), (256, 512, 1024)
-MARKS = ("<!-- measured -->\n", "<!-- /measured -->\n")
 TCP_INFO, SENT, AGAIN, RECEIVED = 11, 200, 208, 128
 """Where Linux has the bytes of a connection, in its struct tcp_info."""
 
@@ -148,60 +146,12 @@ def rank(ranks: int, folder: Path, number: int) -> None:
         (folder / "found").write_text(json.dumps(found))
 
 
-def slope(points: Sequence[Numbers], x: str, y: str) -> str:
-    """Of a fit in log-log; – where there is nothing to grow."""
-    values = [point[y] for point in points]
-    if min(values) == 0:
-        return "–"
-    found = np.polyfit(np.log([point[x] for point in points]), np.log(values), 1)[0]
-    return f"{round(float(found), 2) + 0.0:.2f}"  # not -0.00
-
-
-def tables(part: Numbers) -> str:
-    """Strong and weak scaling and slopes, in Markdown."""
-    by = {(c["ranks"], c["n"], c["samples"]): c for c in part["cases"]}
-    n = [(INPUTS + CLASSES + 1) * hidden + CLASSES for hidden in HIDDEN]
-    heads = ["product, s", "engine, s", "CPU s of both", "bytes of a product", "of the engine", "basis, bytes"]
-    rows = ["| | ranks | n | samples | " + " | ".join(heads) + " |", "|" + "---|" * 10]
-    for name, at in (
-        ("strong", [(r, n[1], SAMPLES[-1]) for r in RANKS]),
-        ("weak", [(r, n[1], SAMPLES[0] * r) for r in RANKS]),
-    ):
-        for key in at:
-            c = by[key]
-            cpu = c["product_cpu"] + c["engine_cpu"]
-            numbers = f"{c['product']:.3f} | {c['engine']:.4f} | {cpu:.3f} | {c['product_bytes']:,.0f}"
-            numbers += f" | {c['engine_bytes']:,.0f} | {c['basis_bytes']:,}"
-            rows.append(f"| {name} | {c['ranks']} | {c['n']:,} | {c['samples']:,} | {numbers} |")
-    rows += ["", "| log-log slope | against | 1 process | 2 | 4 | counted |", "|" + "---|" * 6]
-    for name, y, x, counted in (
-        ("bytes a rank sends in a product", "product_bytes", "n", 1),
-        ("bytes a rank sends in a product", "product_bytes", "samples", 0),
-        ("bytes of the basis a rank", "basis_bytes", "n", 1),
-        ("bytes of the basis a rank", "basis_bytes", "samples", 0),
-        ("CPU seconds of a product", "product_cpu", "n", 1),
-        ("CPU seconds of a product", "product_cpu", "samples", 1),
-    ):
-        found = []
-        for r in RANKS:
-            at = [(r, m, SAMPLES[0]) for m in n] if x == "n" else [(r, n[0], N) for N in SAMPLES]
-            found.append(slope([by[key] for key in at], x, y))
-        rows.append(f"| {name} | {x} | {' | '.join(found)} | {counted} |")
-    return "\n".join(rows) + "\n"
-
-
-def page(text: str) -> str:
-    """docs/scale.md with the tables of the committed results."""
-    made = tables(load("ranks")["parts"]["processes"])
-    return re.sub(f"(?s)({MARKS[0]}).*({MARKS[1]})", rf"\g<1>\n{made}\n\g<2>", text)
-
-
 def main(argv: Sequence[str]) -> None:
     if argv:
         rank(int(argv[0]), Path(argv[1]), int(argv[2]))
         return
     measure("ranks", [Part("processes", functools.partial(work))], full=False, again=True)
-    PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    print(pd.DataFrame(load("ranks")["parts"]["processes"]["cases"]).to_string(index=False))
 
 
 if __name__ == "__main__":
