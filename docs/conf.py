@@ -66,18 +66,31 @@ python_use_unqualified_type_names = True
 python_maximum_signature_line_length = 100
 
 THEORY = "docs/theory"
+SECTIONS = ("Args:", "Returns:", "Raises:", "Attributes:")
 ITEM = re.compile(r"(?:(?<=\n\n)|(?<=\.) |; )((?!empty)[a-z][\w\\]*(?: \([^()]*\))?(?:, [a-z][\w\\]*)*): ")
 """`rtol: ` or `values, vectors: ` at a sentence's start in a docstring, after the escapes."""
 
 
 def plain_docstring(app: Sphinx, what: str, name: str, item: Any, options: Any, lines: list[str]) -> None:
-    """Docstrings are plain text: `x` is code, and `name: text` at a sentence's start is an item."""
-    text = escaped("\n\n".join(" ".join(paragraph.split()) for paragraph in "\n".join(lines).split("\n\n")))
-    text = re.sub(r"(?<=\. )Raises ", r"\n\nRaises ", ITEM.sub(r"\n\n* **\1**: ", text))
+    """Docstrings are plain text with sections; `x` is code, and `name: text` at a sentence's start is an item."""
+    paragraphs = "\n".join(lines).strip().split("\n\n")
+    text = "\n\n".join(map(section, paragraphs))
     if dataclasses.is_dataclass(item):
         helps = [(field.name, field.metadata["help"]) for field in dataclasses.fields(item) if "help" in field.metadata]
         text += "".join(f"\n\n* **{escaped(name)}**: {escaped(help)}" for name, help in helps)
     lines[:] = text.splitlines()
+
+
+def section(paragraph: str) -> str:
+    """A paragraph of a docstring, or its arguments, what it returns or what it raises, as reStructuredText."""
+    head, _, body = paragraph.partition("\n")
+    if head not in SECTIONS:
+        text = ITEM.sub(r"\n\n* **\1**: ", "\n\n" + escaped(" ".join(paragraph.split())))
+        return re.sub(r"(?<=\. )Raises ", r"\n\nRaises ", text).strip()
+    entries = [escaped(" ".join(entry.split())) for entry in re.split(r"\n(?=    \S)", "\n" + body) if entry.strip()]
+    if head != "Returns:":
+        entries = [re.sub(r"^([\w\\, ]+): ", r"* **\1**: ", entry) for entry in entries]
+    return "\n\n".join([f"**{head[:-1]}**", *entries])
 
 
 def escaped(text: str) -> str:

@@ -309,9 +309,16 @@ _DIGITS = 30
 
 
 def preset(name: str) -> TrainConfig:
-    """A preset, by name.
+    """The options of a preset.
 
-    `demo`, `quick`, `mid` or `paper` (arXiv 2505.15624), or a Transformer: `transformer`, `nanda`, `power`.
+    Args:
+        name: `demo`, `quick`, `mid` or `paper` (arXiv 2505.15624), or a Transformer: `transformer`, `nanda` or `power`.
+
+    Returns:
+        Its options.
+
+    Raises:
+        ConfigError: for another name.
     """
     if not isinstance(name, str) or name not in PRESETS:
         raise ConfigError(f"unknown preset {name!r}", suggest(name, PRESETS))
