@@ -310,7 +310,7 @@ class _Krylov:
     """A Krylov basis of (H, g), grown until a step inside the radius brings |g + H s| to rtol |g|."""
 
     def __init__(self, op: LinearOperator, g: Tensor, rtol: float, radius: float, longest: int) -> None:
-        krylov = Krylov(op.space, min(longest, len(g)))
+        krylov = Krylov(op, min(longest, len(g)))
         krylov.lead(g[:, None])
         self.beta = float(g.norm())
         while True:

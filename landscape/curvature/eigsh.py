@@ -22,10 +22,7 @@ from landscape.curvature.krylov import (
     RandomRun,
     Search,
     Which,
-    end_vectors,
-    inverse,
     kuczynski_wozniakowski,
-    tridiagonal_ends,
 )
 from landscape.curvature.operators import (
     UNDERFLOW,
@@ -40,6 +37,7 @@ from landscape.curvature.vectors import (
     Array,
     column_norms,
     gaussian,
+    inner,
     probe_bound,
     require_range,
     seeded,
@@ -54,8 +52,6 @@ SMALL = 256
 """Order up to which all eigenvectors are as fast as a few."""
 _NORM_PRODUCTS = 3000
 """Products after which a norm is taken as it is: noise as large as the tolerance leaves residuals that never fall."""
-_TRIDIAGONAL = 3500
-"""Order up to which LAPACK's own tridiagonal form, which can be kept, costs no more than torch's and two inverses."""
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -158,13 +154,13 @@ def eigsh(
     Raises:
         ArgumentError: for an operator that is rectangular or an off-diagonal block.
     """
-    require_symmetric(op, whole=False)
+    require_symmetric(op)
     require_count("k", k)
     require_choice("which", which, get_args(Which))
     require_positive("rtol", rtol)
     require_count("max_hvps", max_hvps, 0)
     if v0 is not None:
-        require_vectors("v0", v0, op.space.rows, "end")
+        require_vectors("v0", v0, op.shape[0], "end")
     n = op.shape[0]
     k = min(k, n)
     tol = max(rtol, 10 * n**0.5 * torch.finfo(op.dtype).eps)
@@ -211,14 +207,32 @@ def _dense(matrix: Tensor, k: int) -> tuple[Array, Tensor, Tensor]:
     if matrix.dtype == torch.float64 and not matrix.is_cuda and n > SMALL and 4 * k < n:
         # Numbers too large to square are refused later.
         with contextlib.suppress(RuntimeError, ValueError):
-            if n <= _TRIDIAGONAL:
-                return tridiagonal_ends(matrix, k)
-            values = to_array(torch.linalg.eigvalsh(matrix))
-            low, high = (end_vectors(matrix, values, k, lowest) for lowest in (True, False))
-            if low is not None and high is not None:
-                return values, low, high
+            return _tridiagonal_ends(matrix, k)
     values, vectors = torch.linalg.eigh(matrix)
     return to_array(values), vectors[:, :k], vectors[:, n - k :].flip(1)
+
+
+def _tridiagonal_ends(matrix: Tensor, k: int) -> tuple[Array, Tensor, Tensor]:
+    """All eigenvalues of a symmetric matrix, ascending, and its k lowest and k highest eigenvectors, from one form.
+
+    Vectors are (n, k), outermost first. float64, on the CPU. Raises ValueError where LAPACK fails.
+    """
+    from scipy.linalg import eigh_tridiagonal, lapack
+
+    n = len(matrix)
+    work = int(lapack.dsytrd_lwork(n, lower=1)[0])
+    form, diagonal, beside, scales, _ = lapack.dsytrd(matrix.clone().numpy().T, lower=1, lwork=work, overwrite_a=1)
+    values, failed = lapack.dsterf(diagonal, beside)
+    if failed:
+        raise ValueError(f"dsterf: {failed} eigenvalues did not converge")
+    # Reflectors below the diagonal, the first of them acting on row 1 and below.
+    reflectors, ends = np.asfortranarray(form[1:, :-1]), []
+    for first in (0, n - k):
+        wanted = {"select": "i", "select_range": (first, first + k - 1)}
+        vectors = np.asfortranarray(eigh_tridiagonal(diagonal, beside, lapack_driver="stebz", **wanted)[1])
+        vectors[1:] = lapack.dormqr("L", "N", reflectors, scales, vectors[1:], lwork=64 * k)[0]
+        ends.append(torch.from_numpy(vectors))
+    return values, ends[0], ends[1].flip(1)
 
 
 def _result(
@@ -237,18 +251,13 @@ def _result(
     names = ENDS[which]
     ends = [{"lowest": low, "highest": high}[name] for name in names]
     values, residuals, defects = [], [], []
-    norm, space = max(abs(ritz[0]), abs(ritz[-1])), op.space
-
-    def norms(X: Tensor) -> Tensor:
-        return space.inner(X, X).diagonal().clamp_min(0).sqrt()
-
+    norm = max(abs(ritz[0]), abs(ritz[-1]))
     for vectors in ends:
-        image, gram = op @ vectors, space.inner(vectors, vectors)
-        theta = space.inner(vectors, image).diagonal() / gram.diagonal()
-        left_over = image - vectors * theta
-        residual = norms(left_over)
+        image, gram = op @ vectors, inner(vectors, vectors)
+        theta = inner(vectors, image).diagonal() / gram.diagonal()
+        residual = column_norms(image - vectors * theta)
         if search is not None and not is_matrix:
-            residual = residual + rounding_change(op.__matmul__, vectors, image, 0, norms).to(residual)
+            residual = residual + rounding_change(op.__matmul__, vectors, image, 0).to(residual)
         residuals.append(residual)
         values.append(theta)
         defects.append((gram - torch.eye(k).to(gram)).abs().max())
@@ -433,6 +442,18 @@ class ConjugateGradients(Shifted):
                 solution, residual, direction = (v[:, go_on] for v in (solution, residual, direction))
         x[:, open_] = solution
         return x, left_over
+
+
+def inverse(factor: Tensor) -> FunctionOperator:
+    """The inverse of L L^T."""
+
+    def apply(vectors: Tensor) -> Tensor:
+        # torch.cholesky_solve would copy the whole factor at every call.
+        half = torch.linalg.solve_triangular(factor, vectors, upper=False)
+        solved: Tensor = torch.linalg.solve_triangular(factor.mT, half, upper=True)
+        return solved
+
+    return FunctionOperator(apply, (len(factor), len(factor)), factor)
 
 
 def shifted_factor(matrix: Tensor, shift: float) -> Tensor | None:

@@ -23,7 +23,6 @@ from landscape.curvature.checks import (
 from landscape.curvature.objective import Objective, Parameters, differentiable, gradients, require_objective
 from landscape.curvature.rounding import RUNS, is_rounding_randomly, rounding_change
 from landscape.curvature.vectors import (
-    VectorSpace,
     asymmetry,
     column_norms,
     gaussian,
@@ -51,7 +50,6 @@ class LinearOperator(Shown):
     Attributes:
         shape, dtype, device: of the matrix and of the vectors it takes.
         error: a bound, in norm, on its distance from the operator it stands for.
-        space: the space of its vectors.
     """
 
     shown: ClassVar[tuple[str, ...]] = ("shape", "dtype", "device")
@@ -72,15 +70,12 @@ class LinearOperator(Shown):
             raise ArgumentError(
                 f"not vectors: {what}", f"give a tensor (n,) or (n, m) of {self.dtype}, or use to_scipy()"
             )
-        rows = self.space.rows
-        if vectors.shape[0] != rows:
-            raise ArgumentError(f"vectors of length {vectors.shape[0]}; this operator takes {rows}", self.space.hint)
+        if vectors.shape[0] != self.shape[1]:
+            raise ArgumentError(
+                f"vectors of length {vectors.shape[0]}; this operator takes {self.shape[1]}",
+                "give one number per parameter of the columns",
+            )
         return self._matmat(vectors[:, None])[:, 0] if vectors.ndim == 1 else self._matmat(vectors)
-
-    @property
-    def space(self) -> VectorSpace:
-        """The space of the vectors that it takes."""
-        return VectorSpace(self.shape[1], self.dtype, self.device)
 
     @property
     def is_symmetric(self) -> bool:
@@ -335,11 +330,8 @@ def require_operator(op: Any) -> None:
     raise ArgumentError(f"{kind_of(op)} is no operator", hint)
 
 
-def require_symmetric(op: Any, whole: bool = True) -> None:
-    """Raise ArgumentError for what is no operator, or one without eigenvalues: rectangular or off-diagonal.
-
-    whole: also, on every rank and before any product, for an operator on rows spread over ranks.
-    """
+def require_symmetric(op: Any) -> None:
+    """Raise ArgumentError for what is no operator, or one without eigenvalues: rectangular or off-diagonal."""
     require_operator(op)
     hint = "name the same parameters for rows and columns: op.block(names)"
     if op.shape[0] != op.shape[1]:
@@ -348,11 +340,6 @@ def require_symmetric(op: Any, whole: bool = True) -> None:
         raise ArgumentError("eigenvalues of an operator without rows", "give at least one row")
     if isinstance(op, BlockOperator) and not op.is_symmetric:
         raise ArgumentError(f"eigenvalues of the coupling {op.rows} x {op.cols}: take a diagonal block", hint)
-    if whole and op.space.ranks > 1:
-        raise ArgumentError(
-            f"the rows of its vectors are spread over {op.space.ranks} ranks, and this takes whole ones",
-            "give an operator on whole vectors; eigsh, operator_norm and spectral_density take a Sharded",
-        )
 
 
 def assembled(op: LinearOperator, is_diagonal: bool) -> MatrixOperator:
@@ -579,15 +566,11 @@ class Sound(LinearOperator):
 
     def __init__(self, op: LinearOperator) -> None:
         self.op, self.shape, self.dtype, self.device, self.error = op, op.shape, op.dtype, op.device, op.error
-        self._space, self._largest = op.space, 0.0
-
-    @property
-    def space(self) -> VectorSpace:
-        return self._space
+        self._largest = 0.0
 
     def _matmat(self, vectors: Tensor) -> Tensor:
         image = self.op @ vectors
-        size = self.space.largest(image)
+        size = float(image.abs().amax()) if image.numel() else 0.0
         require_finite(size)
         # Images of null vectors are small: the largest image so far gives the size of the operator.
         self._largest = max(self._largest, size)

@@ -176,7 +176,7 @@ def test_rules_are_those_of_full_reorthogonalisation(name: str) -> None:
     rule = quadrature(op, 2, steps, seed)
     for x, w in zip(rule.nodes, rule.weights, strict=True):
         z = torch.randn(n, 1, generator=generator, dtype=torch.float64)
-        full, partial = (Lanczos(op.space, steps, partial=is_partial) for is_partial in (False, True))
+        full, partial = (Lanczos(op, steps, partial=is_partial) for is_partial in (False, True))
         for run in (full, partial):
             run.lead(z)
             while run.filled < steps and not run.exhausted:
