@@ -73,11 +73,8 @@ def _look(path: Path) -> FileState:
     from landscape.files.inspect import inspect
     from landscape.measure import fields
     from landscape.progress import clock
-    from landscape.training import tables as run
 
     with clock("reading"):
         state = inspect(path)
-    if state.is_recorded:
-        return state
-    lacks = {"run file": run.lacks, "Hessian file": fields.lacks}.get(state.kind, lambda _: [])(state)
+    lacks = fields.lacks(state) if state.kind == "Hessian file" else []
     return dataclasses.replace(state, notes=(*lacks, *state.notes))

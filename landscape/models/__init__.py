@@ -60,15 +60,11 @@ def own(config: AnalysisConfig, held: Mapping[str, tuple[int, ...]], path: Path)
 def of_run(reader: RunReader, device: str = "auto", chunk_size: int = 8192) -> Problem:
     """The problem that a run file holds.
 
-    Raises DeviceError for a device that is not available, FileError for a file that contradicts its config, and for
-    parameters that did not learn from its data.
+    Raises DeviceError for a device that is not available, FileError for a file that contradicts its config.
     """
     from landscape.models.fields import read_problem
-    from landscape.models.fit import require_own_data
 
-    problem = of_config(*read_problem(reader), device, chunk_size)
-    require_own_data(problem, reader)
-    return problem
+    return of_config(*read_problem(reader), device, chunk_size)
 
 
 def of_config(train: TrainConfig, data: Any, device: str = "auto", chunk_size: int = 8192) -> Problem:

@@ -5,23 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-import numpy as np
-
 from landscape.curvature.modules import plain_names
-from landscape.errors import ConfigError, DeviceError, FileError, NumericsError
+from landscape.errors import ConfigError, DeviceError
 from landscape.files.runs import RunReader
 from landscape.files.schema import BUFFERS
 from landscape.models.choice import nearest
-from landscape.models.problem import Problem, shapes_of, tensors
+from landscape.models.problem import Problem, shapes_of
 
-_ROUNDED, _SMALL = 1e-2, 1e-5
-"""Most by which a loss in single precision differs from that in double, relative and absolute (nat)."""
-_NO_BUFFER = (
-    "record or import the run again, as earlier versions kept no buffers; a constant that the problem makes anew is "
-    "none of a checkpoint: register_buffer(..., persistent=False)"
-)
-_COMPARED = 6
-"""Steps at most at which losses are compared."""
+_NO_BUFFER = "a constant that the problem makes anew is none of a checkpoint: register_buffer(..., persistent=False)"
 _INNER = "model."
 """What a module that holds the model as .model puts before its names."""
 
@@ -90,31 +81,6 @@ def require_fit(problem: Problem, held: Mapping[str, tuple[int, ...]], path: Pat
 def _tensors(problem: Problem) -> dict[str, tuple[int, ...]]:
     """The shapes of a problem's parameters and buffers, by name."""
     return {**shapes_of(problem.parameters), **getattr(problem, "buffers", {})}
-
-
-def require_own_data(problem: Problem, reader: RunReader) -> None:
-    """Raise FileError where stored parameters have another training loss than was recorded at their step.
-
-    Some of the steps that have both are compared, the last among them. Such parameters were not trained on the data
-    that the file holds, so that no Hessian on these says anything of the training.
-    """
-    metrics = reader.metrics() if "metrics" in reader.tables else {"metric_step": np.zeros(0)}
-    shared = np.intersect1d(reader.steps, metrics["metric_step"])
-    # One that was resumed may have learned from its own data since.
-    spread = np.linspace(0, len(shared) - 1, min(_COMPARED, len(shared))).round().astype(int)
-    for step in shared[spread].tolist():
-        recorded = float(metrics["train_loss"][metrics["metric_step"] == step][0])
-        # Parameters that are not finite are refused where they are asked for.
-        try:
-            found = problem.objective(0.0).value(tensors(problem, reader.checkpoint(step)))
-        except NumericsError:
-            continue
-        if abs(found - recorded) > _ROUNDED * max(abs(found), abs(recorded)) + _SMALL:
-            raise FileError(
-                f"{reader.path}: the training loss at step {step} is {found:.6g} on the data that it holds, but was "
-                f"{recorded:.6g} in training",
-                "train it again: it learned from other data, as runs of a text side by side did in earlier versions",
-            )
 
 
 def _prefix(names: Collection[str], held: Collection[str]) -> str:

@@ -40,7 +40,6 @@ from landscape.signals import stop_signals
 from landscape.training.ensemble import VARIABLE
 from landscape.training.group import Group
 from landscape.training.member import RESUMABLE, UNSTORED, Member, difference, rooms
-from landscape.training.schedule import gaps, unrecorded
 from landscape.training.tables import scales
 
 TOGETHER = 4
@@ -53,8 +52,7 @@ class RunSummary(Result):
     lost; steps are None for thresholds not reached.
 
     status: complete, interrupted or diverged; diverged_step: the first record that was not finite; seconds: None if
-    the file was only read, as that of a run that had ended before; gaps: which rows of metrics are missing, so that an
-    event may have been there, empty if none are.
+    the file was only read, as that of a run that had ended before.
     """
 
     path: str
@@ -67,7 +65,6 @@ class RunSummary(Result):
     checkpoints: int
     seconds: float | None
     diverged_step: int | None = None
-    gaps: str = ""
 
     @property
     def divergence(self) -> NumericsError | None:
@@ -200,7 +197,6 @@ def summarise(path: Path, started: float | None = None) -> RunSummary:
             checkpoints=len(reader.steps),
             seconds=None if started is None else time.monotonic() - started,
             diverged_step=diverged_step,
-            gaps=gaps(unrecorded(metrics["metric_step"].tolist(), every)),
         )
 
 

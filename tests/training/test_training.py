@@ -26,7 +26,7 @@ from landscape.models.tasks import TEST, TRAIN, UNUSED, make_data
 from landscape.training import loop
 from landscape.training.loop import train, train_ensemble
 from landscape.training.samplers import BatchSampler
-from landscape.training.schedule import checkpoint_schedule
+from landscape.training.tables import checkpoint_schedule
 
 CPU = torch.device("cpu")
 
