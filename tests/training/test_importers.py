@@ -75,16 +75,6 @@ def test_links_to_contents_named_by_hashes(tmp_path: Path) -> None:
     same(tmp_path / "run.h5", truth)
 
 
-def test_a_link_without_a_step_has_that_of_its_target(tmp_path: Path) -> None:
-    """`latest` alone is the checkpoint that it leads to; beside that one, links of any name add nothing."""
-    save_file(a_state(500), tmp_path / "checkpoint-500.safetensors")
-    for name in ("latest", "best-of-3"):
-        (tmp_path / f"{name}.safetensors").symlink_to("checkpoint-500.safetensors")
-    for number, source in enumerate((tmp_path / "latest.safetensors", tmp_path)):
-        assert import_checkpoints([source], tmp_path / f"{number}.h5", quiet=True).steps == (500,)
-        same(tmp_path / f"{number}.h5", {500: a_state(500)})
-
-
 def test_folders_of_hugging_face(tmp_path: Path) -> None:
     """One file or several with an index; optimizer and random states beside them are not opened."""
     truth = {step: a_state(step) for step in (5, 10)}
