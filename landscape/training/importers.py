@@ -87,9 +87,9 @@ def import_checkpoints(
 
     sources: .safetensors, .pt, .pth and Lightning's .ckpt files, folders of them, folders of Hugging Face, or globs.
     step_pattern: regex whose first group is the step in a name; by default the number after `step` or `iter`, or a
-    name's only one; what that leaves in doubt is refused. skip: patterns of tensors to leave out. Nothing is left of an import that fails. Raises FileError for files that are
-    missing, broken, would run code or differ in their tensors, ConfigError for patterns without a step, ArgumentError
-    for names.
+    name's only one; what that leaves in doubt is refused. skip: patterns of tensors to leave out. Nothing is left of an
+    import that fails. Raises FileError for files that are missing, broken, would run code or differ in their tensors,
+    ConfigError for patterns without a step, ArgumentError for names.
     """
     path, notes = output(as_path(path)), dict[str, None]()
     found = _with_steps(_found(sources, notes), step_pattern, notes)

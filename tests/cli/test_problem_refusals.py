@@ -57,8 +57,8 @@ FACTORIES = {
     "arguments": (
         "mine:problem",
         "def problem(path, width=3): pass\n",
-        "cannot be called without arguments: missing a required argument: 'path'",
-        "give its arguments defaults",
+        "TypeError: problem() missing 1 required positional argument: 'path'",
+        "call the function in Python",
     ),
     "no function but a value": (
         "mine:problem",
