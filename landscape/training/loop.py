@@ -7,7 +7,7 @@ import dataclasses
 import math
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,6 @@ from landscape.errors import (
     LandscapeError,
     NumericsError,
     kind_of,
-    note,
     require_config,
     warn,
 )
@@ -136,7 +135,6 @@ def train_ensemble(
                 refuse_foreign(path, schema.RUN)
         members = [Member(config, path) for path, config in runs.items()]
         members = [m for m in members if not (resume and m.path.exists() and m.is_finished())]
-        _tell_what_never_comes([m.config for m in members])
         states = {}
         for member in members:
             states[member] = member.open(resume and member.path.exists(), str(device), fsync)
@@ -144,17 +142,6 @@ def train_ensemble(
         _train_all(states, device, files.enter_context(stop_signals()), quiet)
     trained = {member.path for member in members}
     return [summarise(path, started if path in trained else None) for path in runs]
-
-
-def _tell_what_never_comes(configs: Iterable[TrainConfig]) -> None:
-    """Note where a run ends before its edge of stability is measured, so that c = 1 throughout."""
-    for config in configs:
-        if config.lr_ratio == "auto" and config.steps <= config.lr_ratio_every:
-            note(
-                f"--lr-ratio auto leaves c = 1 for all {config.steps} steps, as it measures after "
-                f"{config.lr_ratio_every} first; a smaller --lr-ratio-every measures sooner"
-            )
-            return
 
 
 def is_begun(runs: Mapping[Path, TrainConfig]) -> bool:

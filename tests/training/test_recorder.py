@@ -411,15 +411,6 @@ def test_every_command_reads_it(recorded: Path, tmp_path: Path, capsys: pytest.C
     assert "Traceback" not in page
 
 
-@pytest.mark.slow
-def test_a_report_of_runs_of_either_kind(recorded: Path, tiny_run: Path, tmp_path: Path) -> None:
-    """A recorded and a trained run stand side by side."""
-    page = write_report([recorded, tiny_run], tmp_path / "report", quiet=True).read_text()
-    assert "model torch.nn.modules.container.Sequential, num_parameters 17" in page
-    assert "p 7" in page
-    assert "figures/training_curves.svg" in page
-
-
 def test_commands_that_need_more_say_so(recorded: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """A problem, for what needs data and loss; the loop itself, for what trains."""
     for argv in (["hessian"], ["critical", "--step", "10"], ["slice", "--step", "10", "--out", str(tmp_path / "s")]):
