@@ -18,7 +18,7 @@ from landscape.curvature.losses import cross_entropy
 from landscape.curvature.operators import HessianOperator
 from landscape.measure.checkpoint import Checkpoint
 from landscape.measure.measurement import Measurement, Point
-from landscape.models.embedding_mlp.closed_form import ClosedForm, EmbeddingMLP, TableMLP
+from landscape.models.embedding_mlp.closed_form import EmbeddingMLP
 from landscape.models.embedding_mlp.networks import initial
 from landscape.models.tasks import make_data
 
@@ -54,17 +54,13 @@ def test_a_bias_alone_is_not_cut_out_of_the_block_of_its_matrix(bias: str) -> No
     assert_close(point.matrix(what.blocks[0]).matrix, expected, 1e-12)
 
 
-@pytest.mark.parametrize("kind", [EmbeddingMLP, TableMLP])
-def test_a_block_has_the_same_bits_after_others(kind: type[ClosedForm]) -> None:
+def test_a_block_has_the_same_bits_after_others() -> None:
     """What is kept between blocks changes none of them."""
     point, x, y, _ = embedding_net("gelu", True, 2)
-    if kind is TableMLP:
-        slots = point["W"].split(point["E"].shape[1], dim=1)
-        point = {"W": torch.cat([W @ point["E"].T for W in slots], dim=1)} | {n: point[n] for n in ("b1", "V", "b2")}
-    shared = kind(point, x, y, ACTIVATIONS["gelu"])
+    shared = EmbeddingMLP(point, x, y, ACTIVATIONS["gelu"])
     names = list(point)
     for block in (names, names[:1], ["W", "V"], ["W"], names[::-1], names):
-        assert torch.equal(shared.hessian(block), kind(point, x, y, ACTIVATIONS["gelu"]).hessian(block))
+        assert torch.equal(shared.hessian(block), EmbeddingMLP(point, x, y, ACTIVATIONS["gelu"]).hessian(block))
 
 
 # --- cross-entropy --------------------------------------------------------------------------------------------

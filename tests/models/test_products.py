@@ -24,8 +24,10 @@ def both(scale: float = 1.0, decay: float = 0.0, **changes: object) -> tuple[Emb
     model = MLP(config)
     params = {n: p.detach() * (scale if n in ("V", "b2") else 1.0) for n, p in model.named_parameters()}
     x, y = (torch.from_numpy(a).long() for a in make_data(config).subset(TRAIN))
-    numbers = torch.arange(config.num_tokens, dtype=torch.float64)[:, None] if config.model == "scalar" else None
-    mine = EmbeddingHessian(Passes(params, x, y, ACTIVATIONS[config.activation], numbers), decay)
+    numbers = torch.arange(config.num_tokens, dtype=torch.float64)
+    inputs = numbers[:, None] if config.model == "scalar" else torch.eye(config.num_tokens, dtype=torch.float64)
+    vectors = None if "E" in params else inputs
+    mine = EmbeddingHessian(Passes(params, x, y, ACTIVATIONS[config.activation], vectors), decay)
     return mine, HessianOperator(Objective(model, x, y, weight_decay=decay), params)
 
 
