@@ -24,7 +24,7 @@ from landscape.models.helpers import helpers
 from landscape.text import first_few
 
 if TYPE_CHECKING:
-    from landscape.models.problem import Problem
+    from landscape.models.module import ModuleProblem
 
 _FOLDERS: set[Path] = set()
 """Those that problems of this process came from."""
@@ -81,12 +81,14 @@ def unlike_source(attrs: Mapping[str, Any], source: Source | None) -> str:
     return f"it was made with {theirs}, not {ours}"
 
 
-def load(name: str) -> tuple[Problem, Source]:
+def load(name: str) -> tuple[ModuleProblem, Source]:
     """Call the factory that `name` stands for; what it prints goes to stderr.
 
     Raises ConfigError for a name that leads to no factory, LandscapeError kinds for one that fails or returns no
     problem.
     """
+    from landscape.models.module import ModuleProblem
+
     place, colon, function = name.rpartition(":")
     if not (colon and place and function):
         raise ConfigError(
@@ -99,10 +101,12 @@ def load(name: str) -> tuple[Problem, Source]:
             raise ConfigError(f"--problem {name}: {place} is a part of Python", "name a module or a file of your own")
         with _blaming(name, _file_of(factory, module)):
             problem = factory()
-    _require_problem(name, problem)
-    source = _source(name, factory, module)
-    if fingerprint := getattr(problem, "fingerprint", None):
-        source = dataclasses.replace(source, checksum=json.dumps(fingerprint()))
+    if not isinstance(problem, ModuleProblem):
+        raise ConfigError(
+            f"--problem {name} returns {kind_of(problem)}, not a problem",
+            "return landscape.ModuleProblem(model, inputs, targets, loss)",
+        )
+    source = dataclasses.replace(_source(name, factory, module), checksum=json.dumps(problem.fingerprint()))
     if _RUN.setdefault(module, {}).setdefault(_file_of(factory, module), source.sha256) != source.sha256:
         raise FileError(
             f"--problem {name}: its source has changed since this process ran it",
@@ -241,18 +245,6 @@ def _found(name: str, module: ModuleType, place: str, function: str) -> Callable
             f"write a function that returns it, def make(): return {function}, and name that",
         )
     return factory  # type: ignore[no-any-return]
-
-
-def _require_problem(name: str, problem: Any) -> None:
-    from landscape.models.problem import Problem
-
-    members = [*Problem.__annotations__, *(member for member in vars(Problem) if not member.startswith("_"))]
-    if lacking := [member for member in members if not hasattr(problem, member)]:
-        without = f" without {lacking[0]}" if hasattr(problem, "objective") else ""
-        raise ConfigError(
-            f"--problem {name} returns {kind_of(problem)}{without}, not a problem",
-            "return landscape.ModuleProblem(model, inputs, targets, loss)",
-        )
 
 
 def _file_of(factory: Callable[[], Any], module: ModuleType) -> str:

@@ -10,14 +10,14 @@ from landscape.errors import ConfigError, DeviceError
 from landscape.files.runs import RunReader
 from landscape.files.schema import BUFFERS
 from landscape.models.choice import nearest
-from landscape.models.problem import Problem, shapes_of
+from landscape.models.module import ModuleProblem
 
 _NO_BUFFER = "a constant that the problem makes anew is none of a checkpoint: register_buffer(..., persistent=False)"
 _INNER = "model."
 """What a module that holds the model as .model puts before its names."""
 
 
-def require_device(problem: Problem, device: str) -> None:
+def require_device(problem: ModuleProblem, device: str) -> None:
     """Raise DeviceError where the user asks for another device than that of the problem's own data."""
     if device not in ("auto", problem.device.type):
         raise DeviceError(
@@ -33,12 +33,12 @@ def shapes(reader: RunReader) -> dict[str, tuple[int, ...]]:
     return {f.name: tuple(lengths[dim] for dim in f.dims) for table in groups for f in table.fields}
 
 
-def other_names(problem: Problem, held: Collection[str]) -> dict[str, str]:
+def other_names(problem: ModuleProblem, held: Collection[str]) -> dict[str, str]:
     """The problem's names of tensors that a run file holds under another name, by that one.
 
     It is another one of a tied tensor, or the same but for what torch.compile or DistributedDataParallel put there.
     """
-    tied: Mapping[str, str] = getattr(problem, "tied", {})
+    tied = problem.tied
     own = {plain: tied.get(name, name) for name, plain in plain_names([*_tensors(problem), *tied]).items()}
     found = dict[str, str]()
     for name, plain in plain_names(held).items():
@@ -48,7 +48,7 @@ def other_names(problem: Problem, held: Collection[str]) -> dict[str, str]:
     return found
 
 
-def require_fit(problem: Problem, held: Mapping[str, tuple[int, ...]], path: Path) -> None:
+def require_fit(problem: ModuleProblem, held: Mapping[str, tuple[int, ...]], path: Path) -> None:
     """Raise ConfigError for the first tensor by which a problem and the checkpoints of a run file differ."""
     names, own = other_names(problem, held), _tensors(problem)
     held = {names.get(name, name): shape for name, shape in held.items()}
@@ -64,7 +64,7 @@ def require_fit(problem: Problem, held: Mapping[str, tuple[int, ...]], path: Pat
                 f"{kind} {name!r} has shape {held[name]} in {path}; in {problem.name} it is {shape}",
                 "build the model with the sizes that it was trained with",
             )
-    tied = getattr(problem, "tied", {})
+    tied = problem.tied
     for name in held:
         if name in tied:
             raise ConfigError(
@@ -78,9 +78,9 @@ def require_fit(problem: Problem, held: Mapping[str, tuple[int, ...]], path: Pat
             )
 
 
-def _tensors(problem: Problem) -> dict[str, tuple[int, ...]]:
+def _tensors(problem: ModuleProblem) -> dict[str, tuple[int, ...]]:
     """The shapes of a problem's parameters and buffers, by name."""
-    return {**shapes_of(problem.parameters), **getattr(problem, "buffers", {})}
+    return {n: spec.shape for n, spec in problem.parameters.items()} | dict(problem.buffers)
 
 
 def _prefix(names: Collection[str], held: Collection[str]) -> str:

@@ -20,7 +20,7 @@ from landscape.models.embedding_mlp.closed_form import EmbeddingMLP
 from landscape.models.embedding_mlp.gauge import GaugeTangent, SoftmaxShift, Together, Unseen, unseen_inputs
 from landscape.models.embedding_mlp.networks import MLP
 from landscape.models.embedding_mlp.products import EmbeddingHessian, Passes
-from landscape.models.problem import Arrays, ParameterSpec, Plain, joint, shapes_of
+from landscape.models.problem import Arrays, ParameterSpec, Plain, Structure, joint, shapes_of
 from landscape.models.rows import located
 from landscape.models.trained import TrainedProblem
 
@@ -150,10 +150,7 @@ class EmbeddingMLPProblem(TrainedProblem):
     All but the first are without E; vectors: the constant inputs that take its place, (token, d).
     """
 
-    blocks: Mapping[str, tuple[str, ...]]
-    pairs: Sequence[tuple[str, str]]
-    parts: Mapping[str, tuple[str, ...]] = PARTS
-    balanced: tuple[str, str] | None
+    parts = PARTS
 
     def __init__(self, train: TrainConfig, data: Arrays, device: torch.device, chunk_size: int) -> None:
         super().__init__(train, data, device, chunk_size)
@@ -187,7 +184,7 @@ def blocks_of(parameters: Sequence[str]) -> dict[str, tuple[str, ...]]:
     return {b: names for b, names in found.items() if b == "all" or names == BLOCKS[b]}
 
 
-class MLPStructure:
+class MLPStructure(Structure):
     """Products, dense blocks, starts, null vectors and bounds of the MLP at one point (cf. `Structure`)."""
 
     def __init__(self, problem: EmbeddingMLPProblem, params: Mapping[str, Tensor], decay: float) -> None:
