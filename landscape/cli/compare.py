@@ -27,14 +27,12 @@ def compare(
 
     A broken file is named and left out; the exit code is then 1.
     """
-    from landscape.progress import clock
     from landscape.report import comparison
     from landscape.report.sources import open_sources
 
     broken: list[LandscapeError] = []
-    with clock("reading"):
-        sources = open_sources((file, *files), broken)
-        rows = comparison.compared(sources, broken)
+    sources = open_sources((file, *files), broken)
+    rows = comparison.compared(sources, broken)
     for source in sources:
         for line in source.damage:
             warn(line)

@@ -28,8 +28,7 @@ class ImportOptions(Options):
 
     step_pattern: str = field(
         "",
-        "Regex whose first group is the step in a name; by default the number after 'step' or 'iter', the only number, "
-        "or the only one in which alike names differ.",
+        "Regex whose first group is the step in a name; by default the number after 'step' or 'iter', or the only one.",
     )
     skip: tuple[str, ...] = field((), "Patterns of tensors to leave out, such as *.inv_freq.")
     overwrite: bool = field(False, "Replace an existing run file.")

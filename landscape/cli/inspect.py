@@ -72,12 +72,7 @@ def _look(path: Path) -> FileState:
     """A file with all that is to be said of what it lacks."""
     from landscape.files.inspect import inspect
     from landscape.measure import fields
-    from landscape.progress import clock
-    from landscape.training import tables as run
 
-    with clock("reading"):
-        state = inspect(path)
-    if state.is_recorded:
-        return state
-    lacks = {"run file": run.lacks, "Hessian file": fields.lacks}.get(state.kind, lambda _: [])(state)
+    state = inspect(path)
+    lacks = fields.lacks(state) if state.kind == "Hessian file" else []
     return dataclasses.replace(state, notes=(*lacks, *state.notes))

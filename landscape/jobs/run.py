@@ -28,7 +28,7 @@ from landscape.results import Described, events
 from landscape.training.ensemble import balanced, side_by_side
 from landscape.training.loop import RunSummary, clip_batch, summarise
 from landscape.training.member import UNSTORED, difference
-from landscape.training.schedule import checkpoint_schedule
+from landscape.training.tables import checkpoint_schedule
 from landscape.workers import Workers
 
 if TYPE_CHECKING:

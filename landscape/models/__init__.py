@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from landscape.files.runs import RunReader
     from landscape.models.factory import Source
+    from landscape.models.module import ModuleProblem
     from landscape.models.networks import Networks
     from landscape.models.problem import Problem
 
@@ -29,28 +30,26 @@ def opened(reader: RunReader, config: AnalysisConfig) -> tuple[Problem, Source |
     if not config.problem:
         return of_run(reader, config.device, config.chunk_size), None
     from landscape.models.fit import other_names, shapes
-    from landscape.models.module import ModuleProblem
 
     held = shapes(reader)
     problem, source = own(config, held, reader.path)
     reader.names = other_names(problem, held)
-    if isinstance(problem, ModuleProblem) and reader.is_recorded:
+    if reader.is_recorded:
         with in_file(reader.path, "blocks"):
             pairs = [(first, second) for first, second in reader.config.get("pairs", ())]
             problem = problem.or_blocks(dict(reader.config.get("blocks", {})), pairs)
     return problem, source
 
 
-def own(config: AnalysisConfig, held: Mapping[str, tuple[int, ...]], path: Path) -> tuple[Problem, Source]:
+def own(config: AnalysisConfig, held: Mapping[str, tuple[int, ...]], path: Path) -> tuple[ModuleProblem, Source]:
     """The problem that --problem names, for a run file `path` with parameters of these shapes."""
     import torch
 
     from landscape.models.factory import load
     from landscape.models.fit import require_device, require_fit
-    from landscape.models.module import ModuleProblem
 
     problem, source = load(config.problem)
-    if config.dtype != "float64" and isinstance(problem, ModuleProblem):
+    if config.dtype != "float64":
         problem = problem.in_dtype(getattr(torch, config.dtype))
     require_device(problem, config.device)
     require_fit(problem, held, path)
@@ -60,15 +59,11 @@ def own(config: AnalysisConfig, held: Mapping[str, tuple[int, ...]], path: Path)
 def of_run(reader: RunReader, device: str = "auto", chunk_size: int = 8192) -> Problem:
     """The problem that a run file holds.
 
-    Raises DeviceError for a device that is not available, FileError for a file that contradicts its config, and for
-    parameters that did not learn from its data.
+    Raises DeviceError for a device that is not available, FileError for a file that contradicts its config.
     """
     from landscape.models.fields import read_problem
-    from landscape.models.fit import require_own_data
 
-    problem = of_config(*read_problem(reader), device, chunk_size)
-    require_own_data(problem, reader)
-    return problem
+    return of_config(*read_problem(reader), device, chunk_size)
 
 
 def of_config(train: TrainConfig, data: Any, device: str = "auto", chunk_size: int = 8192) -> Problem:

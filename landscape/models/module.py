@@ -20,14 +20,13 @@ from landscape.files.runs import RunReader
 from landscape.files.schema import NUMBERS
 from landscape.models import state
 from landscape.models.blocks import Blocks, Pairs, declared, named_blocks
-from landscape.models.problem import Arrays, ParameterSpec, Plain, Training, plain_axes, shapes_of, tensors
-from landscape.models.rows import Groups
+from landscape.models.problem import Arrays, ParameterSpec, Plain, Problem, Training, plain_axes, shapes_of, tensors
 from landscape.results import Shown
 
 _MOST_PARTS = 32
 
 
-class ModuleProblem(Shown):
+class ModuleProblem(Problem, Shown):
     """A torch module, its data and its loss, to be measured at the parameters of a run file.
 
     Args:
@@ -45,12 +44,6 @@ class ModuleProblem(Shown):
 
     shown = ("parameters", "blocks", "pairs", "device")
     name = "the module"
-    parameters: Mapping[str, ParameterSpec]
-    blocks: Mapping[str, tuple[str, ...]]
-    parts: Mapping[str, tuple[str, ...]]
-    pairs: Sequence[tuple[str, str]]
-    rows: Groups = {}
-    balanced: tuple[str, str] | None = None
     tied: Mapping[str, str]
     """First name by each other name of a tied parameter."""
 
@@ -140,9 +133,6 @@ class ModuleProblem(Shown):
     def objective(self, decay: float) -> Objective:
         """The loss over the data set, with decay/2 |theta|^2."""
         return self._objective.with_decay(decay)
-
-    def structure(self, params: Mapping[str, Tensor], decay: float) -> None:
-        """None: the structure of a foreign model is not known."""
 
     def training(self, reader: RunReader, step: int) -> Training:
         """The learning rates, and the second moments of Adam, where a Recorder was given the optimiser."""

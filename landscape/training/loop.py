@@ -7,7 +7,7 @@ import dataclasses
 import math
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,6 @@ from landscape.errors import (
     LandscapeError,
     NumericsError,
     kind_of,
-    note,
     require_config,
     warn,
 )
@@ -40,7 +39,6 @@ from landscape.signals import stop_signals
 from landscape.training.ensemble import VARIABLE
 from landscape.training.group import Group
 from landscape.training.member import RESUMABLE, UNSTORED, Member, difference, rooms
-from landscape.training.schedule import gaps, unrecorded
 from landscape.training.tables import scales
 
 TOGETHER = 4
@@ -53,8 +51,7 @@ class RunSummary(Result):
     lost; steps are None for thresholds not reached.
 
     status: complete, interrupted or diverged; diverged_step: the first record that was not finite; seconds: None if
-    the file was only read, as that of a run that had ended before; gaps: which rows of metrics are missing, so that an
-    event may have been there, empty if none are.
+    the file was only read, as that of a run that had ended before.
     """
 
     path: str
@@ -67,7 +64,6 @@ class RunSummary(Result):
     checkpoints: int
     seconds: float | None
     diverged_step: int | None = None
-    gaps: str = ""
 
     @property
     def divergence(self) -> NumericsError | None:
@@ -163,7 +159,6 @@ def train_ensemble(
                 refuse_foreign(path, schema.RUN)
         members = [Member(config, path) for path, config in runs.items()]
         members = [m for m in members if not (resume and m.path.exists() and m.is_finished())]
-        _tell_what_never_comes([m.config for m in members])
         states = {}
         for member in members:
             states[member] = member.open(resume and member.path.exists(), str(device), fsync)
@@ -171,17 +166,6 @@ def train_ensemble(
         _train_all(states, device, files.enter_context(stop_signals()), quiet)
     trained = {member.path for member in members}
     return [summarise(path, started if path in trained else None) for path in runs]
-
-
-def _tell_what_never_comes(configs: Iterable[TrainConfig]) -> None:
-    """Note where a run ends before its edge of stability is measured, so that c = 1 throughout."""
-    for config in configs:
-        if config.lr_ratio == "auto" and config.steps <= config.lr_ratio_every:
-            note(
-                f"--lr-ratio auto leaves c = 1 for all {config.steps} steps, as it measures after "
-                f"{config.lr_ratio_every} first; a smaller --lr-ratio-every measures sooner"
-            )
-            return
 
 
 def is_begun(runs: Mapping[Path, TrainConfig]) -> bool:
@@ -224,7 +208,6 @@ def summarise(path: Path, started: float | None = None) -> RunSummary:
             checkpoints=len(reader.steps),
             seconds=None if started is None else time.monotonic() - started,
             diverged_step=diverged_step,
-            gaps=gaps(unrecorded(metrics["metric_step"].tolist(), every)),
         )
 
 

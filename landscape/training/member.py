@@ -19,15 +19,13 @@ from landscape.files.hdf5 import COPY_AGAIN
 from landscape.files.runs import RETRAIN, Arrays, RunReader
 from landscape.files.schema import misfit
 from landscape.files.writer import Rooms, Writer
-from landscape.models import initial, of_config
+from landscape.models import initial
 from landscape.models.fields import read_problem
-from landscape.models.fit import require_own_data
 from landscape.models.tasks import TEST, TRAIN, Ints, make_data
 from landscape.provenance import provenance
 from landscape.training.edge import Climb
 from landscape.training.samplers import BatchSampler
-from landscape.training.schedule import checkpoint_schedule
-from landscape.training.tables import scales, tables
+from landscape.training.tables import checkpoint_schedule, scales, tables
 
 RESUMABLE = {
     "text", "steps", "stop_test_accuracy", "extra_steps", "device", "metrics_every",
@@ -105,10 +103,7 @@ class Member:
         with RunReader(self.path) as reader:
             reader.require_whole()
             reader.require_trained(RESUME_ELSEWHERE)
-            problem = read_problem(reader)
-            # Those of earlier versions may have learned from another run's places.
-            if self.config.reads_text:
-                require_own_data(of_config(*problem, "cpu"), reader)
+            read_problem(reader)
             if differing := difference(self.config, reader.config, RESUMABLE):
                 hint = f"--resume can change only {', '.join(sorted(RESUMABLE))}; start another run with --out"
                 raise ConfigError(differing, hint)

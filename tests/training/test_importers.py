@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.checkpoints import State, a_state, same
+from helpers.checkpoints import a_state, same
 from helpers.recording import small, states
 from helpers.refusals import refused
 from safetensors.torch import save_file, save_model
@@ -73,16 +73,6 @@ def test_links_to_contents_named_by_hashes(tmp_path: Path) -> None:
     (folder / "latest.pt").symlink_to(objects / "ab12cd07fe")
     assert import_checkpoints([folder], tmp_path / "run.h5", quiet=True).steps == (100, 200, 300)
     same(tmp_path / "run.h5", truth)
-
-
-def test_a_link_without_a_step_has_that_of_its_target(tmp_path: Path) -> None:
-    """`latest` alone is the checkpoint that it leads to; beside that one, links of any name add nothing."""
-    save_file(a_state(500), tmp_path / "checkpoint-500.safetensors")
-    for name in ("latest", "best-of-3"):
-        (tmp_path / f"{name}.safetensors").symlink_to("checkpoint-500.safetensors")
-    for number, source in enumerate((tmp_path / "latest.safetensors", tmp_path)):
-        assert import_checkpoints([source], tmp_path / f"{number}.h5", quiet=True).steps == (500,)
-        same(tmp_path / f"{number}.h5", {500: a_state(500)})
 
 
 def test_folders_of_hugging_face(tmp_path: Path) -> None:
@@ -194,23 +184,6 @@ def test_a_skipped_name_leaves_what_is_tied_to_it(tmp_path: Path) -> None:
         assert reader.config["aliases"] == {}
     assert found.keys() == {"embed.weight", "bias"}
     np.testing.assert_array_equal(found["embed.weight"], weight.numpy())
-
-
-def test_what_save_model_left_out_is_stored_where_its_name_is_skipped(tmp_path: Path) -> None:
-    """safetensors holds one of two tied names; the other has its numbers."""
-    model = nn.Sequential(nn.Linear(3, 3, bias=False), nn.Linear(3, 3, bias=False), nn.Linear(3, 1))
-    model[1].weight = model[0].weight
-    save_model(model, str(tmp_path / "s1.safetensors"))
-    for skip, name in (("0.*", "1.weight"), ("1.*", "0.weight")):
-        found = import_checkpoints([tmp_path], tmp_path / "run.h5", skip=[skip], overwrite=True, quiet=True)
-        assert any(note.endswith("as --skip says") for note in found.notes)
-        same(tmp_path / "run.h5", {1: {name: model[0].weight.detach(), **_state_of(model, "2.")}})
-        with RunReader(tmp_path / "run.h5") as reader:
-            assert reader.config["aliases"] == {}
-
-
-def _state_of(model: nn.Module, prefix: str) -> State:
-    return {name: value for name, value in model.state_dict().items() if name.startswith(prefix)}
 
 
 def test_sparse_tensors_are_named(tmp_path: Path) -> None:

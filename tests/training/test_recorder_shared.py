@@ -93,18 +93,6 @@ def test_a_signal_handler_does_not_write_within_a_call(
     assert states(path).keys() == {0, 1, 2}
 
 
-def test_a_recorder_that_was_forgotten_is_opened_again(tmp_path: Path) -> None:
-    """In the same process, such as a notebook that lost it to an error."""
-    path = tmp_path / "run.h5"
-    forgotten = Recorder(path, small())
-    forgotten.checkpoint(0)
-    del forgotten
-    assert not is_written(path)
-    with Recorder(path, small(), resume=True) as recorder:
-        assert recorder.checkpoint(1)
-    assert states(path).keys() == {0, 1}
-
-
 def fork(path: Path, pipe: Connection) -> None:
     """In a process of its own: record, and let a child try to; the `with` statement ends in both."""
     model = small()

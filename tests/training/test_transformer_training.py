@@ -80,10 +80,9 @@ def test_side_by_side_as_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("batch_size", ["full", 11])
-def test_resume_after_a_kill(batch_size: Any, tmp_path: Path) -> None:
+def test_resume_after_a_kill(tmp_path: Path) -> None:
     """A process killed in the middle goes on to the file of an undisturbed run, bit for bit."""
-    config = variant(batch_size=batch_size, steps=40_000, checkpoint_every=20, metrics_every=20)
+    config = variant(batch_size=11, steps=40_000, checkpoint_every=20, metrics_every=20)
     (tmp_path / "config.json").write_text(json.dumps(dataclasses.asdict(config)))
     path, argv = tmp_path / "run.h5", ["train", "--config", tmp_path / "config.json", "--quiet", "--out"]
     command = [sys.executable, "-m", "landscape", *map(str, argv), str(path)]
@@ -100,8 +99,7 @@ def test_resume_after_a_kill(batch_size: Any, tmp_path: Path) -> None:
     train(shorter, tmp_path / "whole.h5", quiet=True)
     resumed, whole = contents(path), contents(tmp_path / "whole.h5")
     for name, value in whole.items():
-        if name != "resume/position" or batch_size != "full":
-            assert np.array_equal(value, resumed[name], equal_nan=np.asarray(value).dtype.kind == "f"), name
+        assert np.array_equal(value, resumed[name], equal_nan=np.asarray(value).dtype.kind == "f"), name
 
 
 def stored(path: Path) -> list[int]:
@@ -126,14 +124,6 @@ def test_policy_prop41(tmp_path: Path) -> None:
             # The row of step s shows what moved the weights to step s.
             assert used[metrics["metric_step"] == step + 1] == pytest.approx(expected, rel=1e-9)
             assert used[metrics["metric_step"] == step + 19] == pytest.approx(expected, rel=1e-9)
-
-
-@pytest.mark.slow
-def test_a_frozen_embedding_stays(tmp_path: Path) -> None:
-    """Neither gradient nor decoupled decay moves it."""
-    train(variant(freeze="E"), tmp_path / "run.h5", quiet=True)
-    assert np.array_equal(last(tmp_path / "run.h5", 0)["E"], last(tmp_path / "run.h5", 60)["E"])
-    assert not np.array_equal(last(tmp_path / "run.h5", 0)["U"], last(tmp_path / "run.h5", 60)["U"])
 
 
 @pytest.mark.parametrize(
@@ -232,23 +222,3 @@ def test_the_preset_groks(tmp_path: Path) -> None:
         tmp_path / "run.h5", HessianConfig(blocks=("E", "Q,K", "mlp_in"), steps=steps, device="cpu"), quiet=True
     )
     assert set(found.row(summary.steps)["inertia_level"]) == {3}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "batch_size"), [("nanda", "full"), ("power", 512)])
-@pytest.mark.long
-def test_published_presets_resume(name: str, batch_size: Any, tmp_path: Path) -> None:
-    """Their first steps at full size: a run that goes on from a checkpoint equals the undisturbed one bit for bit."""
-    config = dataclasses.replace(preset(name), steps=4, checkpoint_every=2, metrics_every=3, device="cpu")
-    assert config.batch_size == batch_size
-    path, whole = tmp_path / "run.h5", tmp_path / "whole.h5"
-    train(dataclasses.replace(config, steps=3), path, quiet=True)
-    train(config, path, resume=True, quiet=True)
-    train(config, whole, quiet=True)
-    assert stored(path) == stored(whole)
-    resumed = contents(path)
-    for key, value in contents(whole).items():
-        if key != "resume/position" or batch_size != "full":
-            assert np.array_equal(value, resumed[key], equal_nan=np.asarray(value).dtype.kind == "f"), key
-    assert np.isfinite(last(path, 4)["E"]).all()
-    assert not np.array_equal(last(path, 0)["U"], last(path, 4)["U"])
