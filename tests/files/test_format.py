@@ -11,7 +11,7 @@ import h5py
 import pytest
 from helpers.hessians import HessianReader
 
-from landscape.measure.geometry import measure_geometry
+from landscape.measure.geometry import geometry as measure_geometry
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "format.md").read_text()
