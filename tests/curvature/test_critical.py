@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 import torch
 from conftest import TINY
 from helpers.bilinear import SUBSETS, balanced, bilinear
+from helpers.hessians import HessianReader
 from torch import Tensor
 
 from landscape.cli import main as cli
@@ -143,3 +145,27 @@ def test_f7b_at_a_stationary_point(refined: tuple[Path, Path]) -> None:
     for sign, count in ((-1, antisymmetric), (1, symmetric)):
         near = (values - sign * SMOOTH.weight_decay).abs() < 1e-7
         assert int(near.sum()) >= count > 0
+
+
+@pytest.mark.slow
+def test_a_search_is_resumed_and_never_overwritten(
+    refined: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A short search ends unfinished with exit code 3; the same command continues, other settings are refused."""
+    run, out = refined[0], tmp_path / "short.h5"
+    command = ["critical", str(run), "--step", "400", "--quiet", "--blocks", "E,W", "--out", str(out)]
+    assert cli.run([*command, "--search-hvps", "600"]) == 3
+    assert "not critical" in capsys.readouterr().out
+    first = HessianReader(out).critical_point(400)
+    assert cli.run([*command, "--rtol", "1e-3"]) == 1
+    assert "use --overwrite to replace it" in capsys.readouterr().err
+    assert cli.run([*command, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["critical_point"]["status"] == "critical"
+    assert document["critical_point"]["num_products"] > first["num_products"]
+    assert document["critical_point"]["start_grad_norm"] == pytest.approx(first["start_grad_norm"], rel=1e-12)
+    other = [*command[:3], "200", *command[4:]]
+    assert cli.run([*other, "--resume"]) == 1
+    assert "holds no search from step 200" in capsys.readouterr().err
+    assert cli.run([*command, "--search-tol", "2", "--overwrite"]) == 2
+    assert "tol is 2.0" in capsys.readouterr().err

@@ -256,7 +256,7 @@ def test_an_interrupted_analysis_goes_on(number: signal.Signals, tmp_path: Path)
     steps, blocks = ",".join(map(str, range(0, 100, 10))), ("E", "E,W")
     command = ["hessian", str(run), "--steps", steps, "--blocks", *blocks, "--quiet", "--out"]
     broken, whole = tmp_path / "broken.h5", tmp_path / "whole.h5"
-    kill = Kill(at=300, number=number)
+    kill = Kill(at=13, number=number)
     assert run_apart(tmp_path, [*command, str(broken)], kill).code == kill.code
     done = HessianReader(broken)
     assert 2 <= len(done.steps) < 10

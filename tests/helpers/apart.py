@@ -140,9 +140,11 @@ def stopping(kill: Kill | None, stop: Callable[[], None]) -> Iterator[None]:
                 handle, data, offset = args
                 real[name](handle, data[: round(kill.share * len(data))], offset)
             elif kill.share > 0.5:
-                done = real[name](*args, **more)
-                stop()
-                return done
+                # Also where there was nothing to unlink.
+                try:
+                    return real[name](*args, **more)
+                finally:
+                    stop()
             stop()
             # A command that takes Ctrl-C as a wish to end does what it has begun.
             return real[name](*args, **more)

@@ -45,8 +45,10 @@ def test_a_full_shared_disk(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", disk], check=True)
     try:
         argv = debug(disk)
-        for blocks in (200, 255):
-            (disk / "full").write_bytes(bytes(4096 * blocks))
+        for pages in (56, 0):
+            (disk / "full").unlink(missing_ok=True)
+            room = os.statvfs(disk)
+            (disk / "full").write_bytes(bytes(room.f_bsize * (room.f_bavail - pages)))
             capsys.readouterr()
             assert cli.run(argv) == 1
             said = capsys.readouterr().err

@@ -108,7 +108,7 @@ def assert_equal(found: Path, expected: Path) -> None:
 @pytest.mark.long
 def test_two_ranks_measure_a_trained_network(run_file: Path) -> None:
     """Products by hand and by autograd, 14 samples on one rank and 15 on the other; the file says how it was made."""
-    options = ["--run", str(run_file), "--steps", "60", "--blocks", "E", "all", "--method", "lanczos"]
+    options = [str(run_file), "--steps", "60", "--blocks", "E", "all", "--method", "lanczos"]
     options = [*options, "--rtol", "1e-10", "--device", "cpu", "--quiet", "--out"]
     torchrun(run_file.parent, "hessian", *options, "two.h5")
     assert cli.run(["hessian", *options, str(run_file.with_name("one.h5"))]) == 0
