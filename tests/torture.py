@@ -29,7 +29,7 @@ differ from the undisturbed one after resuming, or that leave other files behind
 * **Crash at a write**: the process stops before, within or after each write, which is whole, cut at a page of 4 KiB
   or cut in half. One in {resume_every} is resumed.
 * **Sequences** are random commands in one folder: runs are started, resumed, extended, repaired and overwritten,
-  analyses get more steps and blocks, sweeps are repeated. Three in four commands are stopped by SIGKILL or Ctrl-C.
+  analyses get more steps, sweeps are repeated. Three in four commands are stopped by SIGKILL or Ctrl-C.
   After every command all acknowledged data are read back with our reader and with plain h5py. At the end no lock or
   temporary file may be left, and all analyses must equal undisturbed ones bit for bit. *Tried* counts commands;
   sequences: {sequences}.

@@ -193,8 +193,6 @@ class _Basis:
 
 
 _PROBES = 4
-_LARGE = 512
-"""Order from which an SVD takes much longer than the eigenvalues of a Gram matrix."""
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -286,7 +284,7 @@ def coupling(
         )
         if tolerance is None:
             tolerance = absolute(None, TAU_DENSE, norm, 4 * max(first.error, second.error, between))
-        return _dense(first, middle, second, tolerance, k)
+        return _dense(first, middle, second, tolerance)
     if tolerance is None:
         tolerance = TAU_LANCZOS * norm
     products = 0 if isinstance(H_12, MatrixOperator) else MEASURED + PROBES + _PROBES
@@ -347,13 +345,8 @@ def _rounding(op: LinearOperator, seed: int) -> float:
     return 30 * torch.finfo(op.dtype).eps * norm
 
 
-def _dense(
-    H_11: MatrixOperator, H_12: MatrixOperator, H_22: MatrixOperator, tolerance: float, k: int
-) -> CouplingResult:
+def _dense(H_11: MatrixOperator, H_12: MatrixOperator, H_22: MatrixOperator, tolerance: float) -> CouplingResult:
     """Every ratio, with bounds of all that parts K as computed from the true one.
-
-    Large ones come from the eigenvalues of K K^T, much sooner than from an SVD, wherever that adds no more to the
-    errors than those of the blocks do.
 
     Rounding in K moves no singular value by more than |K - L_1^(-1) H_12 L_2^(-T)| (Weyl), which is bounded by
     probes; nor does that in the SVD. For errors of the blocks see `_moved`.
@@ -364,32 +357,9 @@ def _dense(
     X = gaussian(K.shape[1], 8).to(K)
     apart = probe_bound(K @ X - whitened(first, H_12, second) @ X)
     solvers = (first, second)
-    if min(K.shape) >= _LARGE:
-        ratios, rounding = _by_squares(K)
-        matters = ratios > 0.5 * min(ratios[min(k, len(ratios)) - 1], 1)
-        if (rounding <= _moved(ratios, solvers, H_12.error))[matters].all():
-            return _counted(ratios, rounding + apart, solvers, H_12.error, tolerance)
     ratios = to_array(torch.linalg.svdvals(K))
-    rounding = np.full(len(ratios), max(K.shape) * torch.finfo(K.dtype).eps * ratios[0])
-    return _counted(ratios, rounding + apart, solvers, H_12.error, tolerance)
-
-
-def _by_squares(K: Tensor) -> tuple[Array, Array]:
-    """Singular values by the Gram matrix, and how far rounding in that may have moved each."""
-    wide = K if K.shape[0] <= K.shape[1] else K.T
-    gram = wide @ wide.T
-    X = gaussian(len(gram), 8).to(K)
-    squares = to_array(torch.linalg.eigvalsh(gram).flip(0))
-    error = probe_bound(gram @ X - wide @ (wide.T @ X)) + len(gram) * torch.finfo(K.dtype).eps * abs(squares[0])
-    ratios = np.sqrt(squares.clip(0))
-    return ratios, np.maximum(np.sqrt(squares.clip(0) + error) - ratios, ratios - np.sqrt((squares - error).clip(0)))
-
-
-def _counted(
-    ratios: Array, rounding: Array, solvers: Sequence[Shifted], between: float, tolerance: float
-) -> CouplingResult:
-    """The result of ratios that rounding may have moved."""
-    errors = rounding + _moved(ratios + rounding, solvers, between)
+    rounding = apart + max(K.shape) * torch.finfo(K.dtype).eps * ratios[0]
+    errors = rounding + _moved(ratios + rounding, solvers, H_12.error)
     lower, upper = (int((ratios + s * errors > 1).sum()) for s in (-1, 1))
     return CouplingResult(ratios, errors, errors, lower, upper, tolerance, 0, "dense")
 

@@ -107,8 +107,8 @@ class Evaluation(TorchFunctionMode):
 
     torch's log_softmax, cross_entropy and binary_cross_entropy_with_logits keep every digit of their derivatives at low
     loss. Casts to float32 leave float64 as it is, since models of Hugging Face upcast what is lower; those of integers
-    are to float64. Targets that would be broadcast are refused. `counted`: of each cross-entropy that was called, its
-    reduction, what its mean divides by and how many values it has.
+    are to float64. `counted`: of each cross-entropy that was called, its reduction, what its mean divides by and how
+    many values it has.
     """
 
     _current: Evaluation | None = None
@@ -117,7 +117,6 @@ class Evaluation(TorchFunctionMode):
         super().__init__()
         self._raises = dtype == torch.float64
         self.counted: list[tuple[str, float, int]] = []
-        self._targets: dict[int, Tensor] = {}
 
     def __enter__(self) -> Evaluation:
         self._before, Evaluation._current = Evaluation._current, self
@@ -134,10 +133,6 @@ class Evaluation(TorchFunctionMode):
         if cls._current is not None:
             cls._current.counted.append((reduction, total(), size))
 
-    def watch(self, targets: Iterable[Tensor]) -> None:
-        """Refuse that these are broadcast, and what is made of them by arithmetic and casts."""
-        self._targets = {id(target): target for target in targets}
-
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if (ours := _OURS.get(func)) is not None:
@@ -147,21 +142,7 @@ class Evaluation(TorchFunctionMode):
             is_whole = not (args[0].is_floating_point() or args[0].is_complex())
             if is_whole or args[0].dtype == torch.float64:
                 found = args[0].to(found.device, torch.float64)
-        if self._targets and (func in _ARITHMETIC or func in _CASTS):
-            self._follow(func, args, found)
         return found
-
-    def _follow(self, func: Any, args: Any, found: Any) -> None:
-        """Raise ArgumentError where targets are broadcast against outputs; what has the shape of targets is theirs."""
-        for targets, other in ((args[0], args[-1]), (args[-1], args[0])):
-            if id(targets) not in self._targets:
-                continue
-            if isinstance(other, Tensor) and other.requires_grad:
-                is_across = {other.ndim, targets.ndim} == {1, 2} and len(other) == len(targets) > 1
-                if is_across and (func in _DIFFERENCES or other.numel() == targets.numel()):
-                    require_one_shape("arithmetic", other, targets)
-            elif isinstance(found, Tensor) and found.shape == targets.shape:
-                self._targets[id(found)] = found
 
 
 def log_softmax(z: Tensor, dim: int) -> Tensor:
@@ -321,10 +302,3 @@ _OURS: dict[Any, Callable[..., Any]] = {
     **_table((F.softmax, torch.softmax, Tensor.softmax), _softmax),
 }
 _CASTS = {Tensor.float, Tensor.to, Tensor.type, Tensor.type_as}
-_DIFFERENCES = {Tensor.__sub__, Tensor.__rsub__, Tensor.sub, Tensor.subtract, torch.sub, torch.subtract}
-_NAMES = ("add", "mul", "multiply", "div", "divide", "true_divide", "neg")
-_ARITHMETIC = {
-    *_DIFFERENCES,
-    *(getattr(owner, name) for owner in (torch, Tensor) for name in _NAMES),
-    *(getattr(Tensor, f"__{name}__") for name in ("add", "radd", "mul", "rmul", "truediv", "rtruediv", "neg")),
-}

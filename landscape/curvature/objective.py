@@ -350,7 +350,7 @@ class Objective(Shown):
             if not self._takes_model:
                 return self._of_outputs(self._outputs(batch, params), batch)
             used = fresh(batch, self.dtype)
-            with self._beside(used), blaming(f"the loss fails on a batch {shapes(used)}"):
+            with blaming(f"the loss fails on a batch {shapes(used)}"):
                 found = self._loss(self._callable(params), used)
             return self._weighed(found, batch)
 
@@ -405,7 +405,7 @@ class Objective(Shown):
             )
         targets = fresh(batch[1], self.dtype)
         shown = f"outputs {shapes(outputs)} and targets {shapes(targets)}"
-        with self._beside(targets), blaming(f"the loss fails on {shown}"):
+        with blaming(f"the loss fails on {shown}"):
             found = self._loss(outputs, targets)
         if isinstance(found, Tensor) and isinstance(outputs, Tensor) and isinstance(targets, Tensor):
             is_column = outputs.shape == (*targets.shape, 1) or targets.shape == (*outputs.shape, 1)
@@ -465,16 +465,6 @@ class Objective(Shown):
             yield
         finally:
             evaluation.counted = before
-
-    @contextlib.contextmanager
-    def _beside(self, targets: Any) -> Iterator[None]:
-        """Around a loss: its targets."""
-        evaluation = cast(Evaluation, self._evaluation)
-        evaluation.watch(tensors_of(targets))
-        try:
-            yield
-        finally:
-            evaluation.watch([])
 
     def _tensor(self, piece: Piece, params: Parameters) -> Tensor:
         batch = piece()

@@ -48,7 +48,7 @@ from landscape.provenance import provenance
 SPLITS = {"train": TRAIN, "test": TEST}
 
 
-def measure_geometry(
+def geometry(
     run: Path | str, out: Path | str | None = None, overwrite: bool = False, quiet: bool = True, device: str = "auto"
 ) -> Path:
     """Measure the geometry of the embedding at all stored steps of a run of `landscape train`.
@@ -221,7 +221,3 @@ def summary(path: Path) -> Table:
             values = data[name].sel(split=split).values
             lines.append([f"{split} {name}", f"{values[0]:.4g}", f"{values[-1]:.4g}", "-", "-", "-"])
     return lines
-
-
-geometry = measure_geometry
-"""Its name in the package, that of the command."""

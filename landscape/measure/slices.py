@@ -69,7 +69,7 @@ class Slices(Curve):
 
 
 @differentiable
-def slice_checkpoint(
+def slice(  # noqa: A001
     run: Path | str, step: int, config: SliceConfig, analysis: AnalysisConfig, quiet: bool = True
 ) -> Slices:
     """The objective along unit eigenvectors of a block, and on the plane of the lowest and the highest.
@@ -164,7 +164,3 @@ def _default_block(problem: Problem) -> str:
     """The first pair if the model has it, else all parameters."""
     first = joint(problem.pairs[0]) if problem.pairs else ""
     return first if first in problem.blocks else "all"
-
-
-slice = slice_checkpoint  # noqa: A001
-"""Its name in the package, that of the command."""

@@ -12,7 +12,7 @@ import pytest
 from helpers.hessians import HessianReader
 
 from landscape.files.schema import VERSION
-from landscape.measure.geometry import measure_geometry
+from landscape.measure.geometry import geometry as measure_geometry
 
 DOCS = Path(__file__).parents[2] / "docs"
 SCRIPT: dict[str, Any] = runpy.run_path(str(DOCS / "make_fields.py"))

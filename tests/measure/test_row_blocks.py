@@ -22,7 +22,7 @@ from landscape.errors import ArgumentError
 from landscape.files.runs import RunReader
 from landscape.measure import tables
 from landscape.measure.measurement import Measurement
-from landscape.measure.slices import slice_checkpoint
+from landscape.measure.slices import slice as slice_checkpoint
 from landscape.measure.verify import AGREEMENT, verify
 from landscape.models.problem import tensors
 from landscape.training.loop import train
