@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import fnmatch
 from collections.abc import Collection, Iterable, Sequence
 
-from landscape.errors import ArgumentError, ConfigError
+from landscape.errors import ArgumentError, ConfigError, suggest
 from landscape.models.blocks import Block, Pair
 from landscape.models.problem import Problem, joint, shapes_of
 from landscape.models.rows import named_rows, shared
@@ -63,15 +62,9 @@ def in_order(wanted: Iterable[str], known: Collection[str]) -> list[str]:
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """One sentence naming the known names that have something like `word` in them, or the first of all."""
-    known = list(dict.fromkeys(known))
-    plain = word.strip("*").strip(".")
-
-    def likeness(name: str) -> float:
-        return max(difflib.SequenceMatcher(None, plain, part).ratio() for part in (name, *name.split(".")))
-
-    near = sorted((n for n in known if likeness(n) >= 0.6), key=likeness, reverse=True)[:3]
-    return f"did you mean {' or '.join(near)}?" if near else f"known: {first_few(known, _SHOWN)}"
+    """One sentence naming the known names that are like `word`, or the first of all."""
+    names = list(dict.fromkeys(known))
+    return suggest(word.strip("*."), names, f"known: {first_few(names, _SHOWN)}")
 
 
 def _matching(problem: Problem, pattern: str, block: str) -> tuple[str, ...]:
