@@ -26,7 +26,7 @@ from landscape.measure.analysis import existing
 from landscape.measure.critical import refine
 from landscape.measure.hessian import analyse
 from landscape.measure.steps import choose_steps
-from landscape.models.choice import in_order
+from landscape.models.blocks import in_order
 from landscape.training.loop import train_ensemble
 from landscape.training.member import difference
 from landscape.workers import Reason, Workers
