@@ -59,7 +59,7 @@ class Workers:
         self._count, self._devices = count, list(devices)
         self._idle: list[Connection] = []
         self._processes: dict[Connection, SpawnProcess] = {}
-        self._seen: dict[Connection, str] = {}
+        self._device_of: dict[Connection, str] = {}
 
     def run(self, function: Callable[..., object], calls: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
         """Call `function` with each of `calls`; yields (reason of failure or None, *call) as each call ends."""
@@ -118,7 +118,7 @@ class Workers:
         except (EOFError, ConnectionResetError):
             process = self._processes.pop(pipe)
             process.join()
-            self._devices += filter(None, [self._seen.pop(pipe)])
+            self._devices += filter(None, [self._device_of.pop(pipe)])
             message = f"its process ended with exit code {process.exitcode}"
             return (message, "if memory ran out, use fewer --jobs; the same command resumes"), None
         if not isinstance(answer, _Told):
@@ -142,7 +142,7 @@ class Workers:
                 signal.pthread_sigmask(signal.SIG_SETMASK, before)
         # With only the worker's end open, its death closes the pipe.
         theirs.close()
-        self._processes[mine], self._seen[mine] = process, device
+        self._processes[mine], self._device_of[mine] = process, device
         if stop.is_set():
             raise KeyboardInterrupt
         return mine
