@@ -19,7 +19,7 @@ from landscape.files.files import as_path
 from landscape.files.runs import RunReader
 from landscape.measure.checkpoint import Checkpoint
 from landscape.measure.measurement import Measurement, Point
-from landscape.models.choice import in_order
+from landscape.models.blocks import in_order
 from landscape.models.problem import Problem, joint
 from landscape.progress import Bar
 from landscape.results import Curve

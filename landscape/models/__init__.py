@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from landscape.models.factory import Source
     from landscape.models.module import ModuleProblem
     from landscape.models.networks import Networks
-    from landscape.models.problem import Problem
+    from landscape.models.problem import Plain, Problem
 
 
 def opened(reader: RunReader, config: AnalysisConfig) -> tuple[Problem, Source | None]:
@@ -101,3 +101,25 @@ def initial(config: TrainConfig) -> dict[str, NDArray[Any]]:
     from landscape.models.transformer.networks import initial as of_transformer
 
     return of_transformer(config) if config.model == "transformer" else of_mlp(config)
+
+
+def network(path: Path | str, step: int | None = None) -> Plain:
+    """The network of a run of `landscape train` at a stored step, as plain PyTorch in float64 on the CPU.
+
+    Args:
+        path: the run file.
+        step: a stored step; None: the last one.
+
+    Returns:
+        `model`, a module that takes tokens (sample, slot) and gives logits (sample, class); its tensors `parameters`
+        by the names of the file; the training samples `inputs` and `targets`; and `loss`, their mean cross-entropy.
+
+    Raises:
+        FileError: for a file that is missing, broken or no run of `landscape train`.
+        StepError: for a step that is not stored.
+    """
+    from landscape.files.runs import RunReader
+
+    with RunReader(path) as reader:
+        problem = of_run(reader, "cpu")
+        return problem.plain(reader.checkpoint(reader.steps[-1] if step is None else step))

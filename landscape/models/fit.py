@@ -9,7 +9,7 @@ from landscape.curvature.modules import plain_names
 from landscape.errors import ConfigError, DeviceError
 from landscape.files.runs import RunReader
 from landscape.files.schema import BUFFERS
-from landscape.models.choice import nearest
+from landscape.models.blocks import nearest
 from landscape.models.module import ModuleProblem
 
 _NO_BUFFER = "a constant that the problem makes anew is none of a checkpoint: register_buffer(..., persistent=False)"

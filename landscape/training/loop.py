@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from landscape.config import TrainConfig, replace
+from landscape.config import TrainConfig
 from landscape.devices import free_memory, keep_freed_memory, one_thread, pick_device
 from landscape.errors import (
     ArgumentError,
@@ -47,8 +47,7 @@ TOGETHER = 4
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class RunSummary(Result):
-    """How a run ended. Accuracies are those of the last row of metrics, NaN if the rows that were due at the end are
-    lost; steps are None for thresholds not reached.
+    """How a run ended. Accuracies are those of the last row of metrics; steps are None for thresholds not reached.
 
     status: complete, interrupted or diverged; diverged_step: the first record that was not finite; seconds: None if
     the file was only read, as that of a run that had ended before.
@@ -191,18 +190,12 @@ def summarise(path: Path, started: float | None = None) -> RunSummary:
             bad = ~np.isfinite(metrics["train_loss"])
             diverged_step = int(metrics["metric_step"][bad.argmax() if bad.any() else -1])
         steps = int(reader.resume_state()["step"]) if diverged_step is None else diverged_step
-        # A step at which a run was interrupted is recorded when the run is resumed.
-        recorded = steps if diverged_step is not None or steps in reader.steps else max(steps - 1, 0)
-        # Of a file that was repaired, the last row may be of any step before.
-        every = replace(TrainConfig(), reader.config).metrics_every
-        due = recorded - recorded % every
-        has_last = metrics["metric_step"][-1:].max(initial=-1) >= due
         return RunSummary(
             path=str(path),
             status=str(reader.attrs["status"]),
             steps=steps,
-            train_accuracy=float(metrics["train_accuracy"][-1]) if has_last else math.nan,
-            test_accuracy=float(metrics["test_accuracy"][-1]) if has_last else math.nan,
+            train_accuracy=float(metrics["train_accuracy"][-1]) if len(metrics["metric_step"]) else math.nan,
+            test_accuracy=float(metrics["test_accuracy"][-1]) if len(metrics["metric_step"]) else math.nan,
             memorise_step=reader.first_step(*MEMORISE),
             grok_step=reader.first_step(*GROK),
             checkpoints=len(reader.steps),

@@ -32,7 +32,6 @@ RESUMABLE = {
     "checkpoint_every", "checkpoint_log", "checkpoint_at",
 }  # fmt: skip
 RESUME_ELSEWHERE = "resume it from the loop that trains it: landscape.Recorder(path, model, resume=True)"
-_DEFAULTS = TrainConfig()
 
 
 class Member:
@@ -172,7 +171,7 @@ class Member:
                 or not (state["step"] >= 0 and rng[4] <= 1 and rng[5] < 1 << 32)
             ):
                 raise FileError(f"{self.path} holds a resume slot that no run writes", RETRAIN)
-            before = replace(_DEFAULTS, reader.config)
+            before = replace(self.config, reader.config)
         same_stop = all(getattr(before, k) == getattr(self.config, k) for k in ("stop_test_accuracy", "extra_steps"))
         step = int(state["step"])
         if step > self.config.steps:
@@ -213,10 +212,7 @@ UNSTORED = frozenset({"device", "batch_size"})
 
 def difference(config: TrainConfig, stored: Mapping[str, Any], free: Set[str]) -> str:
     """The difference between a config and that of a run file, apart from `free` options; empty if none."""
-    defaults = json.loads(to_json(_DEFAULTS))
     for key, value in json.loads(to_json(config)).items():
-        # A file of an older version lacks newer options, whose defaults it was made with.
-        before = stored.get(key, defaults[key])
-        if key not in free and before != value:
-            return f"{key} is {value}, but the run was started with {before}"
+        if key not in free and stored.get(key) != value:
+            return f"{key} is {value}, but the run was started with {stored.get(key)}"
     return ""

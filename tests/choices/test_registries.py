@@ -7,25 +7,22 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from conftest import TINY
 
 from landscape.choices.activations import ACTIVATIONS, activation
 from landscape.choices.optimizers import OPTIMIZERS
 from landscape.choices.registry import Registry
-from landscape.choices.samplers import SAMPLERS, sampler
+from landscape.choices.samplers import SAMPLERS
 from landscape.choices.tasks import TASKS, task
 from landscape.config import TrainConfig, preset, replace, to_json
 from landscape.errors import ConfigError
 from landscape.measure.quantities import QUANTITIES, found_in
 from landscape.models.tasks import make_data
-from landscape.training.loop import train
 
 REGISTRIES: dict[str, Registry[Any]] = {
     "task": TASKS, "optimizer": OPTIMIZERS, "sampler": SAMPLERS, "activation": ACTIVATIONS,
@@ -141,21 +138,6 @@ def test_a_quantity_counts_once() -> None:
     guest.imported = dataclasses.replace(one)  # type: ignore[attr-defined]
     with pytest.raises(ValueError, match=f"two quantities have the dataset '{min(one.names)}'"):
         found_in([home, guest])
-
-
-@pytest.mark.parametrize("chosen", [[0, 1, 1], [0, 1]])
-def test_a_sampler_chooses_each_sample_once(chosen: list[int], tmp_path: Path) -> None:
-    """Another number of training pairs than the config's would be a file that no reader takes."""
-
-    @sampler()
-    def careless(samples: Any, count: int, rng: np.random.Generator) -> Any:
-        """the first ones"""
-        return np.array(chosen)
-
-    config = replace(TINY, {"sampler": "careless", "p": 5, "train_fraction": 0.12})
-    with pytest.raises(ValueError, match=f"'careless' chose {len(chosen)} samples, 2 of them different, not 3"):
-        train(config, tmp_path / "run.h5", quiet=True)
-    assert list(tmp_path.glob("*.h5")) == []
 
 
 def test_an_unknown_preset() -> None:

@@ -85,17 +85,14 @@ def test_a_damaged_row_of_metrics_leaves_rates_unknown(files: dict[str, Path], r
 
 @pytest.mark.parametrize(("group", "name"), [("checkpoints", "W"), ("tokens", "count"), ("metrics", "lr_W")])
 def test_a_repaired_run_that_lost_rows_is_not_complete(group: str, name: str, run: Path) -> None:
-    """Nor are the accuracies of an earlier step those of its end."""
-    whole = summarise(run)
-    assert whole.status == "complete"
+    """It is resumed like any that was interrupted."""
+    assert summarise(run).status == "complete"
     row = f"{group}/{'metric_' if group == 'metrics' else ''}step"
     for step in (20, 40):
         spoiled(run, row, step, name)
     assert repair(run) == run.with_name(f"{run.name}.damaged")
     found = summarise(run)
     assert (found.status, found.steps) == ("interrupted", 40)
-    expected = np.nan if group == "metrics" else whole.test_accuracy
-    np.testing.assert_equal([found.train_accuracy >= 0, found.test_accuracy], [group != "metrics", expected])
 
 
 @pytest.mark.slow

@@ -18,8 +18,6 @@ from landscape.curvature.operators import HessianOperator, MatrixOperator
 from landscape.files.runs import RunReader
 from landscape.models.embedding_mlp.closed_form import EmbeddingMLP
 from landscape.models.embedding_mlp.networks import MLP
-from landscape.models.embedding_mlp.problem import saddle_bound
-from landscape.models.embedding_mlp.products import Passes
 from landscape.models.tasks import TRAIN, make_data
 
 
@@ -56,22 +54,6 @@ def test_f2_origin() -> None:
     values = spectrum(bilinear(Y), torch.zeros(M, K), torch.zeros(K, N))
     expected = np.concatenate([np.repeat(s.numpy(), K), np.repeat(-s.numpy(), K), np.zeros(K * (N - M))])
     np.testing.assert_allclose(values, np.sort(expected), atol=1e-12)
-
-
-@pytest.mark.parametrize("S", SUBSETS)
-def test_f3_balanced_critical_points(S: tuple[int, ...]) -> None:
-    """Full spectrum and index at the balanced critical point that keeps S, for every S."""
-    Y, W, E, s = balanced(S)
-    out, r = [i for i in range(M) if i not in S], len(S)
-    expected = [s[i] + s[j] for i in S for j in S]
-    expected += [s[j] + sign * s[i] for j in S for i in out for sign in (1, -1)]
-    expected += [s[j] for j in S for _ in range(abs(M - N))]
-    expected += [sign * s[i] for i in out for sign in (1, -1) for _ in range(K - r)]
-    expected += [0.0] * (r * r + 2 * r * (K - r) + (K - r) * abs(M - N))
-    values = spectrum(bilinear(Y), W, E)
-    np.testing.assert_allclose(values, np.sort(expected), atol=1e-10)
-    index = (K - r) * sum(s[i] > 0 for i in out) + sum(s[i] > s[j] for j in S for i in out)
-    assert (values < -1e-8).sum() == index
 
 
 def test_f3b_interpolation() -> None:
@@ -167,36 +149,3 @@ def test_f8_fails_for_gelu() -> None:
     model = MLP(config)
     H = HessianOperator(Objective(model, tokens, labels), dict(model.named_parameters()))
     assert min(float(torch.linalg.eigvalsh(H.block([b]).dense())[0]) for b in ("E", "W")) < -1e-6
-
-
-def test_f14_saddle_bound(trained: tuple[dict[str, Tensor], HessianOperator, EmbeddingMLP]) -> None:
-    """lambda_min(H_[E,W]) >= -sigma_max(G), index <= d rank(G); g_E = sum_k G_k^T W_k and g_{W_k} = G_k E."""
-    params, operator, closed_form = trained
-    G, d = (
-        Passes(params, closed_form.tokens, closed_form.labels, torch.relu).table_gradient(),
-        params["E"].shape[1],
-    )
-    bound = saddle_bound(G, d)
-    values = torch.linalg.eigvalsh(operator.block(["E", "W"]).dense())
-    assert -bound.sigma_max <= float(values[0]) < 0
-    assert 0 < int((values < -1e-10).sum()) <= bound.rank_bound
-    g = operator.objective.gradient(params)
-    h = len(params["W"])
-    slots = [(G[k * h : (k + 1) * h], slice(k * d, (k + 1) * d)) for k in range(2)]
-    torch.testing.assert_close(sum(G_k.T @ params["W"][:, k] for G_k, k in slots), g["E"], atol=1e-14, rtol=1e-10)
-    for G_k, k in slots:
-        torch.testing.assert_close(G_k @ params["E"], g["W"][:, k], atol=1e-14, rtol=1e-10)
-
-
-def test_f14_equality_with_an_inactive_direction(
-    trained: tuple[dict[str, Tensor], HessianOperator, EmbeddingMLP],
-) -> None:
-    """Where an embedding direction is unused by E and W alike, lambda_min is exactly -sigma_max(G)."""
-    params, operator, closed_form = trained
-    d = params["E"].shape[1]
-    params = {n: p.clone() for n, p in params.items()}
-    params["E"][:, 0] = 0.0
-    params["W"][:, [0, d]] = 0.0
-    bound = saddle_bound(Passes(params, closed_form.tokens, closed_form.labels, torch.relu).table_gradient(), d)
-    H = HessianOperator(operator.objective, params, ["E", "W"])
-    assert float(torch.linalg.eigvalsh(H.dense())[0]) == pytest.approx(-bound.sigma_max, rel=1e-10)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from landscape.config import TrainConfig, preset
 from landscape.curvature.operators import HessianOperator
 from landscape.errors import ConfigError
-from landscape.models.choice import choose
+from landscape.models.blocks import choose
 from landscape.models.fields import number_of_parameters
 from landscape.models.transformer.model import Transformer, load_model, sinusoids
 from landscape.models.transformer.problem import TransformerProblem

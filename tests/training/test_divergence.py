@@ -99,15 +99,6 @@ def test_a_start_that_is_not_finite_is_refused(tmp_path: Path) -> None:
         assert reader.steps == [0]
 
 
-def test_a_frequency_aware_run_diverges_without_a_warning(tmp_path: Path) -> None:
-    """The token probabilities follow finite gradients only."""
-    config = dataclasses.replace(WILD, sampler="frequency_aware", sampler_every=1, metrics_every=7, checkpoint_log=0)
-    path = tmp_path / "run.h5"
-    assert train(config, path, quiet=True).status == "diverged"
-    with RunReader(path) as reader:
-        assert np.isfinite(reader.resume_state()["token_probability"]).all()
-
-
 @pytest.mark.slow
 def test_an_analysis_leaves_out_steps_that_are_not_finite(
     tiny_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -22,7 +22,7 @@ from torch import nn
 import landscape
 from landscape import Recorder, TrainConfig, train, write_report
 from landscape.cli import main as cli
-from landscape.errors import FileError, NumericsError
+from landscape.errors import FileError
 from landscape.files.inspect import inspect
 from landscape.files.runs import RunReader
 
@@ -334,22 +334,6 @@ def test_a_model_that_changes(tmp_path: Path) -> None:
         model[2] = nn.Linear(3, 4)
         warned(lambda: recorder.checkpoint(1), r"the model has changed: 2.weight is f4 \[4, 3\], not", "its own")
     assert states(tmp_path / "run.h5").keys() == {0}
-
-
-def test_numbers_that_are_not_finite(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """They are stored as they are; `info` names them, an analysis of that step is refused."""
-    model, path = small(), tmp_path / "run.h5"
-    with Recorder(path, model) as recorder:
-        recorder.checkpoint(0)
-        with torch.no_grad():
-            model[0].weight[1, 1] = float("nan")
-        recorder.checkpoint(1)
-    assert cli.run(["info", str(path)]) == 0
-    assert "finite parameters: 0.weight at step 1 has 1 non-finite values" in capsys.readouterr().out
-    with RunReader(path) as reader:
-        with pytest.raises(NumericsError, match="0.weight at step 1"):
-            reader.checkpoint(1)
-        assert np.isnan(reader.table("checkpoints").row(1)["0.weight"]).sum() == 1
 
 
 @pytest.fixture(scope="module")

@@ -8,8 +8,6 @@ import os
 import resource
 import shutil
 import signal
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from functools import partial
@@ -23,53 +21,8 @@ from helpers.refusals import warned
 from torch import nn
 
 from landscape import Recorder
-from landscape.cli import main as cli
 from landscape.files.runs import RunReader
 from landscape.files.writing import is_written
-
-LOOP = """
-import sys, torch
-from landscape import Recorder
-torch.manual_seed(0)
-model = torch.nn.Sequential(torch.nn.Linear(40, 50), torch.nn.Tanh(), torch.nn.Linear(50, 40))
-with Recorder(sys.argv[1], model, resume=True) as recorder:
-    start = recorder.steps[-1] + 1 if recorder.steps else 0
-    for step in range(start, start + 100_000):
-        with torch.no_grad():
-            for p in model.parameters():
-                p.fill_(step)
-        recorder.checkpoint(step)
-        recorder.metrics(step, loss=step)
-        print(step, flush=True)
-"""
-
-
-@pytest.mark.long
-def test_what_was_recorded_survives_sigkill(tmp_path: Path) -> None:
-    """A training killed three times, after dozens of rows each: all that it said it stored is there, and it resumes."""
-    path, last = tmp_path / "run.h5", -1
-    for kill in range(3):
-        with subprocess.Popen([sys.executable, "-c", LOOP, str(path)], stdout=subprocess.PIPE, text=True) as loop:
-            for line in loop.stdout or ():
-                last = int(line)
-                if last == 40 + 110 * kill:
-                    loop.send_signal(signal.SIGKILL)
-        found = states(path)
-        assert list(found)[: last + 1] == list(range(last + 1))
-        assert all((values == step).all() for step, row in found.items() for values in row.values())
-        with RunReader(path) as reader:
-            assert reader.metrics()["loss"].tolist() == list(reader.metrics()["metric_step"])
-    assert last >= 260
-    # What it left is trimmed; then nothing but the file is there.
-    assert cli.run(["check", str(path), "--repair"]) == 3
-    with Recorder(path, small_of(path), resume=True):
-        pass
-    assert [p.name for p in tmp_path.iterdir()] == ["run.h5"]
-
-
-def small_of(path: Path) -> nn.Module:
-    """A model that fits what LOOP records."""
-    return nn.Sequential(nn.Linear(40, 50), nn.Tanh(), nn.Linear(50, 40))
 
 
 def deaths(folder: Path) -> Iterator[tuple[set[int], set[int], Path]]:

@@ -19,7 +19,6 @@ from helpers.hessians import analyse
 from helpers.run_files import contents
 from torch import nn
 
-from landscape.cli import main as cli
 from landscape.config import HessianConfig, TrainConfig, preset
 from landscape.errors import ConfigError
 from landscape.files.runs import RunReader
@@ -151,60 +150,6 @@ def test_options_that_cannot_be(changes: dict[str, Any], error: str, hint: str) 
     with pytest.raises(ConfigError, match=error) as raised:
         variant(**changes)
     assert hint in raised.value.hint
-
-
-@pytest.mark.slow
-@pytest.mark.long
-def test_every_command_takes_a_transformer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """train, info, check, hessian with its second opinions, critical, slice and report on one run."""
-    run, step = tmp_path / "run.h5", ["--step", "60"]
-    options = {k: v for k, v in dataclasses.asdict(SMALL_TRANSFORMER).items() if v is not None}
-    (tmp_path / "config.json").write_text(json.dumps(options))
-    assert cli.run(["train", "--config", str(tmp_path / "config.json"), "--out", str(run), "--quiet"]) == 0
-    for argv in (
-        ["info", run],
-        ["check", run],
-        ["hessian", run, "--steps", "60", "--k", "2", "--quiet"],
-        [
-            "hessian",
-            "--run",
-            run,
-            "--steps",
-            "60",
-            "--out",
-            tmp_path / "all.h5",
-            "--blocks",
-            "all",
-            "--verify",
-            "--quiet",
-        ],
-        [
-            "critical",
-            "--run",
-            run,
-            *step,
-            "--blocks",
-            "E",
-            "E,mlp_in",
-            "--search-hvps",
-            "300",
-            "--objective",
-            "data",
-            "--quiet",
-        ],
-        ["slice", run, *step, "--points", "5", "--plane-points", "3", "--out", tmp_path / "slices"],
-        ["report", run, "--out", tmp_path / "report", "--quiet"],
-    ):
-        assert cli.run(list(map(str, argv))) in (0, 3), argv
-    printed = capsys.readouterr()
-    assert "lacks" not in printed.out
-    assert "E,Q,K" in printed.out
-    page = (tmp_path / "report/report.html").read_text()
-    assert "model transformer, embed_dim 4, hidden 6, layers 1, heads 2" in page
-    for name in ("training_curves", "spectra", "densities", "embedding_norms"):
-        assert (tmp_path / f"report/figures/{name}.svg").exists(), name
-    assert "prop41_ratio" not in page
-    assert "the control" not in page
 
 
 @pytest.mark.long
