@@ -9,15 +9,17 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from landscape.curvature.checks import require_count
 from landscape.curvature.density import quadrature
-from landscape.curvature.eigsh import eigsh
 from landscape.curvature.inertia import TAU_LANCZOS, saddle_index
+from landscape.curvature.krylov import Lanczos, advance
 from landscape.curvature.objective import Objective
 from landscape.curvature.operators import HessianOperator, LinearOperator, scaled
+from landscape.curvature.vectors import seeded
 from landscape.errors import ArgumentError, suggest
 from landscape.models.blocks import Blocks, named_blocks
 from landscape.results import Shown
@@ -31,9 +33,11 @@ Values = dict[str, float]
 ALL = "all"
 """The block of all parameters, whose values have no block in their names."""
 _RTOL = 1e-2
-"""Relative residual of a sharpness: its own error is the square of that where the eigenvalue is alone."""
-_PRODUCTS = 200
+"""Residual of a sharpness relative to |H|; its error is the square of that where no other eigenvalue is near."""
+_PRODUCTS = 40
 """Most products of one search."""
+_FRESH = 0.3
+"""Random part of a start vector, relative to the vector of the measurement before."""
 _DENSE = 512
 """Largest block whose index is certified by factorising it."""
 _PROBES, _PROBE_STEPS = 2, 30
@@ -59,7 +63,8 @@ class Monitor(Shown):
         every: steps from one measurement to the next, at least.
         blocks: parameters or patterns such as "*.attn.*" by name; "all" is every parameter, and the default.
         quantities: some of
-            "sharpness", the largest eigenvalue of the Hessian;
+            "sharpness", the largest eigenvalue of the Hessian, never above the true one, and "sharpness_residual",
+            |Hv - lambda v| of its unit vector v, within which of it an eigenvalue lies;
             "preconditioned_sharpness", that of D^(-1/2) H D^(-1/2), D = sqrt(v / (1 - beta_2^t)) + eps of Adam or
             AdamW, sqrt(v) + eps of RMSprop, 1 of SGD, over each parameter's learning rate relative to the largest;
             "index", eigenvalues below -1e-3 |H|: certified for small blocks, else an estimate with its 95 % interval.
@@ -166,11 +171,11 @@ class Monitor(Shown):
                 H = whole if block == ALL else whole.block(names)
                 found: Values = {}
                 if "sharpness" in self.quantities:
-                    found["sharpness"] = self._largest(block, "sharpness", H)
+                    found |= self._largest(block, "sharpness", H)
                 if "preconditioned_sharpness" in self.quantities and self._optimizer:
                     D = preconditioner(self._optimizer, {name: parameters[name] for name in names})
                     op = scaled(H, 1 / D.to(H.device, H.dtype))
-                    found["preconditioned_sharpness"] = self._largest(block, "preconditioned_sharpness", op)
+                    found |= self._largest(block, "preconditioned_sharpness", op)
                 if "index" in self.quantities:
                     found |= _index(H)
                 values |= {name if block == ALL else f"{name}/{block}": value for name, value in found.items()}
@@ -191,12 +196,23 @@ class Monitor(Shown):
         trained = time.monotonic() - self._started - self._spent
         return self._spent + self._last_cost <= self.share * trained or not self._spent
 
-    def _largest(self, block: str, name: str, op: LinearOperator) -> float:
-        """The largest eigenvalue, searched from the vector of the measurement before."""
+    def _largest(self, block: str, name: str, op: LinearOperator) -> Values:
+        """The largest Ritz value and its residual, from the vector of the measurement before and a random part.
+
+        Without that part a direction that has overtaken the old one would long stay unseen.
+        """
+        run = Lanczos(op.space, min(_PRODUCTS, op.shape[0]))
+        start = op.space.randn(1, seeded(self.count)) / op.shape[0] ** 0.5
         before = self._before.get((block, name))
-        found = eigsh(op, 1, "highest", "lanczos", rtol=_RTOL, v0=before, max_hvps=_PRODUCTS)
-        self._before[block, name] = found.vectors[0]
-        return float(found.values[0, 0])
+        run.lead(start if before is None else before + _FRESH * start)
+        is_done = False
+        while not is_done:
+            advance(op, [run])
+            run.project()
+            residual = float(run.residuals()[-1])
+            is_done = run.exhausted or run.filled == run.columns or residual <= _RTOL * float(np.abs(run.theta).max())
+        self._before[block, name] = run.vectors(np.array([-1]))
+        return {name: float(run.theta[-1]), f"{name}_residual": residual}
 
     @contextlib.contextmanager
     def _never_raising(self) -> Iterator[None]:

@@ -74,7 +74,9 @@ def test_values_of_the_dense_matrix(kind: str) -> None:
     assert monitor.count == 3
     H = dense(model, x, y)[-21:, -21:]
     eigenvalues = torch.linalg.eigvalsh(H)
-    assert values["sharpness/last"] == pytest.approx(float(eigenvalues[-1]), rel=1e-3)
+    assert values["sharpness/last"] == pytest.approx(float(eigenvalues[-1]), rel=1e-2)
+    assert float(eigenvalues[-1]) * (1 + 1e-9) >= values["sharpness/last"]
+    assert float((eigenvalues - values["sharpness/last"]).abs().min()) <= values["sharpness_residual/last"]
     norm = float(eigenvalues.abs().max())
     assert values["index/last"] == int((eigenvalues < -1e-3 * norm).sum())
     # A step of the optimiser along a gradient g is -lr D^(-1) g, once its first moment is g itself.
@@ -91,7 +93,7 @@ def test_values_of_the_dense_matrix(kind: str) -> None:
         root.append(D.double().reshape(-1) ** -0.5)
     scale = torch.cat(root)
     largest = float(torch.linalg.eigvalsh(scale[:, None] * H * scale)[-1])
-    assert values["preconditioned_sharpness/last"] == pytest.approx(largest, rel=1e-3)
+    assert values["preconditioned_sharpness/last"] == pytest.approx(largest, rel=1e-2)
     limit = {"sgd": 2 * 1.5 / 0.1, "adam": 3.6 / 0.2 / 1e-2, "adamw": 38 / 1e-2, "rmsprop": 2 / 1e-3}[kind]
     assert values["preconditioned_sharpness_limit"] == pytest.approx(limit)
 
@@ -198,9 +200,8 @@ def test_values_go_to_a_run_file_and_to_tensorboard(tmp_path: Path) -> None:
         assert data["metric_step"].values.tolist() == [1, 2, 4]
         assert data["sharpness_last"].values.tolist() == measured
     reader = EventAccumulator(str(tmp_path / "tb")).Reload()
-    assert set(reader.Tags()["scalars"]) == {"curvature/sharpness/last", "curvature/sharpness_limit"} | {
-        "curvature/preconditioned_sharpness_limit"
-    }
+    names = ("sharpness/last", "sharpness_residual/last", "sharpness_limit", "preconditioned_sharpness_limit")
+    assert set(reader.Tags()["scalars"]) == {f"curvature/{name}" for name in names}
     assert [event.step for event in reader.Scalars("curvature/sharpness/last")] == [1, 2, 4]
     assert kept.to_dataframe()["sharpness/last"].tolist() == measured
 
