@@ -17,7 +17,7 @@ from landscape.training.monitor import Monitor
 try:
     from lightning.pytorch.callbacks import Callback
 except ImportError as error:
-    raise ImportError("the callback needs lightning: pip install 'landscape-hessian[lightning]'") from error
+    raise ImportError("the callback needs lightning: pip install lightning") from error
 
 
 class RecorderCallback(Callback):  # type: ignore[misc, unused-ignore]

@@ -15,7 +15,7 @@ from landscape.training.monitor import Monitor
 try:
     from transformers import TrainerCallback
 except ImportError as error:
-    raise ImportError("the callback needs transformers: pip install 'landscape-hessian[transformers]'") from error
+    raise ImportError("the callback needs transformers: pip install transformers") from error
 
 
 class RecorderCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
