@@ -14,6 +14,7 @@ from landscape.cli.parser import Printed, flags, plain
 from landscape.cli.printing import say
 from landscape.config import TrainConfig, load, preset, replace
 from landscape.errors import INTERRUPTED, complain, in_file, working_on
+from landscape.files.files import as_path
 from landscape.options import field, flag_of
 from landscape.presets import PRESETS
 from landscape.text import printable
@@ -112,7 +113,7 @@ def defaults(app: App, commands: tuple[str, ...], arguments: ArgumentCollection)
         name: arguments[flag_of(name)].tokens[-1].value if arguments[flag_of(name)].tokens else None
         for name in ("preset", "config", "out", "resume")
     }
-    base, out = preset(typed["preset"] or TrainOptions.preset), Path(typed["out"] or TrainOptions.out)
+    base, out = preset(typed["preset"] or TrainOptions.preset), as_path(typed["out"] or TrainOptions.out)
     if typed["resume"] is not None and out.exists():
         from landscape.files.schema import RECORDED
         from landscape.files.views import open as open_file

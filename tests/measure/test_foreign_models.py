@@ -162,7 +162,8 @@ def test_from_run_to_figures(name: str, capsys: pytest.CaptureFixture[str]) -> N
     found = HessianReader("run.hessian.h5")
     assert found.blocks == blocks
     assert found.pairs[0] == pair
-    names = choose(foreign.executed(LOSSES[name][0])["problem"](), blocks).blocks
+    chosen = choose(foreign.executed(LOSSES[name][0])["problem"](), blocks).blocks
+    names = {block.name: block.members for block in chosen}
     with RunReader("run.h5") as run:
         for step in found.steps:
             row = found.row(step)

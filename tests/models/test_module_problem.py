@@ -23,7 +23,7 @@ from landscape.measure.measure import measure
 from landscape.measure.measurement import Measurement, Point
 from landscape.models.embedding_mlp.problem import plain_model
 from landscape.models.module import ModuleProblem
-from landscape.models.problem import Training
+from landscape.models.problem import Problem, Training
 from landscape.training.loop import train
 
 OURS = {"0.weight": "E", "2.weight": "W", "2.bias": "b1", "4.weight": "V", "4.bias": "b2"}
@@ -47,12 +47,15 @@ def test_a_module_is_measured_as_the_problem_is(method: Any, tmp_path: Path) -> 
     ours = {name: OURS[name] for name, _ in model.named_parameters()}
     assert foreign.blocks["E,W"] == ("0.weight", "2.weight")
     settings = HessianConfig(blocks=("E", "W", "E,W", "W,V", "all"), method=method, k=3, device="cpu", rel_tau=1e-3)
-    expected = measure(Measurement.of(by_hand, settings), Point(parameters, knows)).datasets["/"]
+
+    def numbers(problem: Problem, point: Point) -> dict[str, Any]:
+        root = measure(Measurement.of(problem, settings), point).datasets["/"]
+        return {str(name): x.values for name, x in root.items()}
+
+    expected = numbers(by_hand, Point(parameters, knows))
     arrays = {name: parameters[ours[name]] for name in foreign.parameters}
     rates = {name: knows.rates[ours[name]] for name in foreign.parameters}
-    found = measure(Measurement.of(foreign, settings), Point(arrays, Training(60, rates, None, float("nan")))).datasets[
-        "/"
-    ]
+    found = numbers(foreign, Point(arrays, Training(60, rates, None, float("nan"))))
     norm = expected["operator_norm"][:, None, None]
     np.testing.assert_allclose(found["operator_norm"], expected["operator_norm"], rtol=1e-6)
     # Block `all` of the MLP loses its exact null vectors beforehand; those of its ends are not among them.
