@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from landscape.curvature.inertia import Inertia as Inertia
     from landscape.curvature.inertia import saddle_index as saddle_index
     from landscape.curvature.losses import cross_entropy as cross_entropy
-    from landscape.curvature.losses import linear_cross_entropy as linear_cross_entropy
     from landscape.curvature.losses import mse as mse
     from landscape.curvature.objective import Objective as Objective
     from landscape.curvature.operators import Deflated as Deflated
@@ -75,7 +74,7 @@ _NAMES = {
     "report.page": "write_report",
     "files.views": "open File",
     "curvature.objective": "Objective",
-    "curvature.losses": "cross_entropy mse linear_cross_entropy",
+    "curvature.losses": "cross_entropy mse",
     "curvature.operators": "LinearOperator HessianOperator MatrixOperator Deflated",
     "curvature.eigsh": "eigsh EigenResult track",
     "curvature.density": "spectral_density SpectralDensity",

@@ -20,12 +20,12 @@ EXAMPLES = (
 
 def compare(
     file: Annotated[Path, Parameter(help="Run or Hessian file; the analyses beside a run are included.")],
-    *files: Annotated[Path, Parameter(help="More of them.")],
+    *files: Annotated[Path, Parameter(help="More files.")],
     options: Printed = Printed(),
 ) -> int:
-    """Runs side by side: options that differ, when they memorised and grokked, and key numbers of their curvature.
+    """Print runs side by side: options that differ, when they memorised and grokked, and their key numbers.
 
-    A broken file is left out and named; the exit code is then 1.
+    A broken file is named and left out; the exit code is then 1.
     """
     from landscape.report import comparison
     from landscape.report.sources import open_sources

@@ -50,7 +50,7 @@ class CriticalOptions(Printed):
     resume: bool = field(
         False,
         "With --overwrite: continue a search that matches instead of replacing it. Without --overwrite the same "
-        "command does so anyway, also with more products or blocks.",
+        "command does so anyway, also with more products.",
     )
     overwrite: bool = field(False, "Replace a file of another search or other settings.")
     quiet: bool = field(False, "No progress bar.")
@@ -63,14 +63,14 @@ def critical(
     config: Analysis = Analysis(),
     options: CriticalOptions = CriticalOptions(),
 ) -> int:
-    """The critical point of the objective nearest to a checkpoint, and the Hessian there."""
+    """Search for the critical point nearest to a checkpoint, and measure the Hessian there."""
     from landscape.files.files import critical_file
-    from landscape.measure.critical import ENDS, refine
+    from landscape.measure import critical as search
     from landscape.measure.tables import rows, unconverged
 
     out = options.out or critical_file(run, step)
     with working_on(out):
-        result = refine(
+        result = search.critical(
             run,
             step,
             plain(config),
@@ -82,7 +82,7 @@ def critical(
             options.quiet,
         )
     point = rows(result, "critical_point")[step]
-    status = ENDS[int(point["status"])]
+    status = search.ENDS[int(point["status"])]
     if options.csv:
         say(tables.file_csv(out))
     elif options.json:

@@ -39,7 +39,7 @@ def export(
     *,
     options: ExportOptions = ExportOptions(),
 ) -> int:
-    """A run, Hessian or geometry file as files of other tools, each kind in a folder of its own."""
+    """Write a run, Hessian or geometry file in the forms of other tools, each into a folder of its own."""
     from landscape import exports
     from landscape.files.files import resolved
 

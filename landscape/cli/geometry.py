@@ -32,16 +32,16 @@ class GeometryOptions(Printed):
 
 
 def geometry(run: RunFile, *, options: GeometryOptions = GeometryOptions()) -> int:
-    """How the embedding of a run's numbers lies at every stored step: circles, lines, and chance beside each."""
+    """Measure circles and lines in the embedding of a run's numbers at every stored step, and compare with chance."""
     from landscape.files.files import geometry_file
-    from landscape.measure.geometry import measure_geometry, summary
+    from landscape.measure import geometry
 
     with working_on(options.out or geometry_file(run)):
-        path = measure_geometry(run, options.out, options.overwrite, options.quiet, options.device)
+        path = geometry.geometry(run, options.out, options.overwrite, options.quiet, options.device)
     if options.json:
         say(tables.geometry_document(path))
     elif options.csv:
         say(tables.file_csv(path))
     else:
-        say(f"{tables.align(summary(path))}\nwritten: {printable(path)}")
+        say(f"{tables.align(geometry.summary(path))}\nwritten: {printable(path)}")
     return 0

@@ -67,7 +67,7 @@ def hessian(
     config: Analysis = Analysis(),
     options: HessianOptions = HessianOptions(),
 ) -> int:
-    """Block spectra, saddle indices and coupling ratios of a run's checkpoints."""
+    """Measure block spectra, saddle indices and coupling ratios of a run's checkpoints."""
     from landscape.files.files import hessian_file
 
     out = options.out or hessian_file(run)
@@ -94,10 +94,10 @@ def _over_ranks(ranks: Ranks, run: Path, config: HessianConfig, out: Path, optio
 
 
 def _measure(run: Path, config: HessianConfig, out: Path, options: HessianOptions, ranks: Ranks | None = None) -> File:
-    from landscape.measure.hessian import analyse
+    from landscape.measure import hessian
 
     jobs = 0 if ranks else options.jobs
-    return analyse(run, config, out, options.overwrite, options.quiet, jobs, ranks)
+    return hessian.hessian(run, config, out, options.overwrite, options.quiet, jobs, ranks)
 
 
 def _print(result: File, run: Path, out: Path, options: HessianOptions) -> int:

@@ -43,11 +43,11 @@ def import_(
             help=".safetensors, .pt, .pth or .ckpt file, folder of them, checkpoint-* folder, or glob in quotes."
         ),
     ],
-    *sources: Annotated[str, Parameter(help="More of them.")],
+    *sources: Annotated[str, Parameter(help="More of these.")],
     out: Annotated[Path, Parameter(help="Run file to write.")],
     options: ImportOptions = ImportOptions(),
 ) -> int:
-    """A run file of checkpoints that other programs wrote: safetensors, torch files, folders of Hugging Face."""
+    """Make a run file of checkpoints of other programs: safetensors, torch files, folders of Hugging Face."""
     from landscape.training.importers import import_checkpoints, import_steps
 
     names = (source, *sources)

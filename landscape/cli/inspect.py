@@ -32,10 +32,10 @@ CHECK_EXAMPLES = (
 def info(
     file: AnyFile,
     *,
-    config: Annotated[bool, Parameter(help="Print the configuration as JSON, ready for --config, alone.")] = False,
+    config: Annotated[bool, Parameter(help="Print only the configuration, as JSON for --config.")] = False,
     json: AsJson = False,
 ) -> int:
-    """What a run, Hessian or geometry file holds, what it lacks, and how to resume it."""
+    """Say what a run, Hessian or geometry file holds, what it lacks, and how to resume it."""
     state = _look(file)
     if config:
         say(tables.document(state.config, indent=2))
@@ -50,12 +50,12 @@ def check(
     repair: Annotated[
         bool,
         Parameter(
-            help="Trim an interrupted file to its committed rows; of a damaged one the original is kept beside it."
+            help="Trim an interrupted file to its committed rows. The original of a damaged file is kept beside it."
         ),
     ] = False,
     json: AsJson = False,
 ) -> int:
-    """Whether every committed row of a file is whole. Exit code 0: complete; 1: damaged; 3: whole but unfinished."""
+    """Check every committed row of a file. Exit code 0: complete; 1: damaged; 3: whole but unfinished."""
     from landscape.files import inspect
 
     state = _look(file)

@@ -51,10 +51,10 @@ def slice(  # noqa: A001
     config: Slice = Slice(),
     options: SliceOptions = SliceOptions(),
 ) -> int:
-    """The loss along unit eigenvectors at a checkpoint, and on the plane of the lowest and the highest."""
+    """Draw the loss along unit eigenvectors at a checkpoint, and on the plane of the lowest and the highest."""
     from landscape.files.files import as_path, unmade
     from landscape.files.folders import replaced_folder
-    from landscape.measure.slices import slice_checkpoint
+    from landscape.measure import slices as measurement
     from landscape.report.figures.slices import slices
     from landscape.report.style import chosen_formats, save_figure, style
 
@@ -67,7 +67,7 @@ def slice(  # noqa: A001
     )
     out = as_path(options.out) if options.out else Path("reports") / f"{run.stem}-slices-{step}"
     with unmade(out), working_on(out), replaced_folder(out, "slice", options.overwrite) as draft:
-        measured = slice_checkpoint(run, step, plain(config), analysis, options.quiet)
+        measured = measurement.slice(run, step, plain(config), analysis, options.quiet)
         with style():
             drawn = slices(measured)
             paths = save_figure(drawn.figure, drawn.data, draft, "slices", chosen_formats(options.formats))

@@ -193,25 +193,22 @@ class _Basis:
 
 
 _PROBES = 4
-_LARGE = 512
-"""Order from which an SVD takes much longer than the eigenvalues of a Gram matrix."""
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class CouplingResult(Curve):
     """Coupling ratios kappa_1 >= kappa_2 >= ... of two blocks, and how many exceed 1.
 
-    errors: bounds on the error of each as the ratio of its rank; NaN where none is known. distances: a true ratio,
-    perhaps of another rank, or zero where the blocks differ in size, is as near as that; matrix-free, rounding enters
-    as an estimate with a margin, not as a proved bound, which matters at tau near 1e-12 of the norm. They assume of
-    diagonal blocks that are no matrices that these have no eigenvalue below 0: one that is just above -tau can make
-    distances, not the ratios' being lower bounds, too small.
-    dense: every ratio, with distances equal to errors;
-    index_lower <= saddle index of the joint block <= index_upper at the same tolerance (F0), equal where no error can
-    change it. lanczos: the leading k; errors are known, but with probability 1e-6, where both diagonal blocks are
-    matrices; each ratio is at most the true one of its rank, but for errors of products; index_upper is the smaller
-    order, or the sum of the orders of those diagonal blocks that are no matrices, in which conjugate gradients may
-    pass negative curvature by. tolerance: the shift tau of both diagonal blocks, absolute.
+    Attributes:
+        ratios: all of them if dense, else the leading k. Matrix-free each is at most the true one of its rank.
+        errors: bounds on the error of each as the ratio of its rank; NaN where none is known.
+        distances: how near a true ratio is, perhaps one of another rank. If dense, the same as errors. Matrix-free they
+            estimate rounding with a margin, and assume diagonal blocks without eigenvalues between -tau and 0.
+        index_lower, index_upper: bounds on the saddle index of the joint block at this tolerance (F0). Matrix-free the
+            upper one is the smaller order, or the order of diagonal blocks that are no matrices.
+        tolerance: the shift tau of both diagonal blocks, absolute.
+        num_products: Hessian-vector products.
+        method: "dense" or "lanczos".
     """
 
     axes = {"ratios": ("rank",), "errors": ("rank",), "distances": ("rank",)}
@@ -247,14 +244,26 @@ def coupling(
 ) -> CouplingResult:
     """Singular values of K = (H_11 + tau)^(-1/2) H_12 (H_22 + tau)^(-1/2) (F0).
 
-    H_11 (m, m), H_12 (m, n), H_22 (n, n). abs_tau: tau itself; default 1e-8 (dense) or 1e-3 (matrix-free) of the
-    joint block's norm. dense (auto: up to 8000 rows in all): every one, by Cholesky factorisations. lanczos: the
-    leading k to `rtol`, by conjugate gradients inside. v0: vectors (m + n, j) to begin with, such as the lowest
-    eigenvectors of the joint block, where the largest ratios often are. The blocks' errors, as a
-    MatrixOperator states them or as their products show them, enter the bounds. Raises NumericsError where a shifted
-    diagonal block is not positive definite beyond its error and rounding, or, if it is no matrix, where conjugate
-    gradients meet that: its own negative curvature then leaves K undefined (never with ReLU and a convex loss, F8);
-    ArgumentError for shapes that do not belong together.
+    Args:
+        H_11: diagonal block (m, m).
+        H_12: off-diagonal block (m, n).
+        H_22: diagonal block (n, n).
+        abs_tau: tau. Default: 1e-8 (dense) or 1e-3 (matrix-free) of the joint block's norm.
+        k: number of leading ratios, if matrix-free.
+        method: "dense" gives all of them by Cholesky factorisations; "lanczos" uses conjugate gradients; "auto" is
+            dense up to 8000 rows in all.
+        rtol: of matrix-free ratios.
+        seed: of the random start.
+        max_hvps: largest number of products.
+        v0: vectors (m + n, j) to start from, such as the lowest eigenvectors of the joint block.
+
+    Returns:
+        The ratios with bounds, and how many exceed 1.
+
+    Raises:
+        NumericsError: where a shifted diagonal block is not positive definite beyond its error, or conjugate gradients
+            meet negative curvature; K is then undefined (never with ReLU and a convex loss, F8).
+        ArgumentError: for shapes that do not belong together.
     """
     _require_pair(H_11, H_12, H_22, abs_tau)
     require_count("k", k)
@@ -275,7 +284,7 @@ def coupling(
         )
         if tolerance is None:
             tolerance = absolute(None, TAU_DENSE, norm, 4 * max(first.error, second.error, between))
-        return _dense(first, middle, second, tolerance, k)
+        return _dense(first, middle, second, tolerance)
     if tolerance is None:
         tolerance = TAU_LANCZOS * norm
     products = 0 if isinstance(H_12, MatrixOperator) else MEASURED + PROBES + _PROBES
@@ -336,13 +345,8 @@ def _rounding(op: LinearOperator, seed: int) -> float:
     return 30 * torch.finfo(op.dtype).eps * norm
 
 
-def _dense(
-    H_11: MatrixOperator, H_12: MatrixOperator, H_22: MatrixOperator, tolerance: float, k: int
-) -> CouplingResult:
+def _dense(H_11: MatrixOperator, H_12: MatrixOperator, H_22: MatrixOperator, tolerance: float) -> CouplingResult:
     """Every ratio, with bounds of all that parts K as computed from the true one.
-
-    Large ones come from the eigenvalues of K K^T, much sooner than from an SVD, wherever that adds no more to the
-    errors than those of the blocks do.
 
     Rounding in K moves no singular value by more than |K - L_1^(-1) H_12 L_2^(-T)| (Weyl), which is bounded by
     probes; nor does that in the SVD. For errors of the blocks see `_moved`.
@@ -353,32 +357,9 @@ def _dense(
     X = gaussian(K.shape[1], 8).to(K)
     apart = probe_bound(K @ X - whitened(first, H_12, second) @ X)
     solvers = (first, second)
-    if min(K.shape) >= _LARGE:
-        ratios, rounding = _by_squares(K)
-        matters = ratios > 0.5 * min(ratios[min(k, len(ratios)) - 1], 1)
-        if (rounding <= _moved(ratios, solvers, H_12.error))[matters].all():
-            return _counted(ratios, rounding + apart, solvers, H_12.error, tolerance)
     ratios = to_array(torch.linalg.svdvals(K))
-    rounding = np.full(len(ratios), max(K.shape) * torch.finfo(K.dtype).eps * ratios[0])
-    return _counted(ratios, rounding + apart, solvers, H_12.error, tolerance)
-
-
-def _by_squares(K: Tensor) -> tuple[Array, Array]:
-    """Singular values by the Gram matrix, and how far rounding in that may have moved each."""
-    wide = K if K.shape[0] <= K.shape[1] else K.T
-    gram = wide @ wide.T
-    X = gaussian(len(gram), 8).to(K)
-    squares = to_array(torch.linalg.eigvalsh(gram).flip(0))
-    error = probe_bound(gram @ X - wide @ (wide.T @ X)) + len(gram) * torch.finfo(K.dtype).eps * abs(squares[0])
-    ratios = np.sqrt(squares.clip(0))
-    return ratios, np.maximum(np.sqrt(squares.clip(0) + error) - ratios, ratios - np.sqrt((squares - error).clip(0)))
-
-
-def _counted(
-    ratios: Array, rounding: Array, solvers: Sequence[Shifted], between: float, tolerance: float
-) -> CouplingResult:
-    """The result of ratios that rounding may have moved."""
-    errors = rounding + _moved(ratios + rounding, solvers, between)
+    rounding = apart + max(K.shape) * torch.finfo(K.dtype).eps * ratios[0]
+    errors = rounding + _moved(ratios + rounding, solvers, H_12.error)
     lower, upper = (int((ratios + s * errors > 1).sum()) for s in (-1, 1))
     return CouplingResult(ratios, errors, errors, lower, upper, tolerance, 0, "dense")
 
@@ -476,9 +457,13 @@ _LEVELS = ("vanished", "estimated", "bracketed", "certified")
 class Excess(Interval):
     """n_-(H_[1,2]) - n_-(H_11) - n_-(H_22), all of them counts below the same -tolerance.
 
-    lower <= excess index <= upper, but for failure_probability. level: that of the least known of the three indices.
-    estimate: from their stochastic counts, inside of estimate_low ... estimate_high with a probability of at least
-    85 %; NaN at level "certified".
+    Attributes:
+        lower, upper: bounds on the excess index.
+        level: that of the least known of the three indices.
+        failure_probability: probability that a bound fails.
+        tolerance: tau, absolute.
+        estimate, estimate_low, estimate_high: from stochastic counts, with an interval of at least 85 % confidence; NaN
+            if certified.
     """
 
     interval = ("estimate", "lower", "upper")
@@ -507,12 +492,24 @@ def excess_index(
     seed: int = 0,
     max_hvps: int = 3000,
 ) -> Excess:
-    """The excess index of two blocks, whatever the curvature of their own.
+    """The excess index of two blocks, whatever their own curvature.
 
-    H_11 (m, m), H_12 (m, n), H_22 (n, n). abs_tau: tau itself; default 1e-8 (dense) or 1e-3 (matrix-free) of the
-    joint block's norm. dense (auto: up to 8000 rows in all): certified, by three L D L^T factorisations; lanczos:
-    brackets and estimates, by up to max_hvps products and some 640 for each of the three blocks. Raises
-    NumericsError if tau is not above the error of a block, ArgumentError for shapes that do not belong together.
+    Args:
+        H_11: diagonal block (m, m).
+        H_12: off-diagonal block (m, n).
+        H_22: diagonal block (n, n).
+        abs_tau: tau. Default: 1e-8 (dense) or 1e-3 (matrix-free) of the joint block's norm.
+        method: "dense" is certified by three LDL^T factorisations; "lanczos" gives brackets and estimates; "auto" is
+            dense up to 8000 rows in all.
+        seed: of the random vectors.
+        max_hvps: products for each of the three blocks.
+
+    Returns:
+        The index, or bounds on it, with its level.
+
+    Raises:
+        NumericsError: if tau is not above the error of a block.
+        ArgumentError: for shapes that do not belong together.
     """
     _require_pair(H_11, H_12, H_22, abs_tau)
     require_count("max_hvps", max_hvps, 0)

@@ -13,7 +13,7 @@ from landscape.curvature.checks import require_count, require_positive
 from landscape.curvature.eigsh import Method, is_dense
 from landscape.curvature.krylov import Lanczos, advance
 from landscape.curvature.operators import LinearOperator, Sound, require_symmetric
-from landscape.curvature.vectors import Array, require_range, seeded, to_array
+from landscape.curvature.vectors import Array, gaussian, inner, require_range, seeded, to_array
 from landscape.errors import ArgumentError
 from landscape.results import Curve, Interval
 
@@ -96,7 +96,7 @@ class Quadrature:
 
 def quadrature(op: LinearOperator, probes: int = 8, steps: int = 80, seed: int = 0) -> Quadrature:
     """Lanczos from `probes` Gaussian vectors, `steps` products each, partially reorthogonalised."""
-    require_symmetric(op, whole=False)
+    require_symmetric(op)
     op = Sound(op)
     require_count("probes", probes)
     if probes < 2:
@@ -108,8 +108,8 @@ def quadrature(op: LinearOperator, probes: int = 8, steps: int = 80, seed: int =
     generator = seeded(seed)
     rules, shorter, left_over, products = [], [], [], 0
     for start in range(0, probes, together):
-        z = op.space.randn(min(together, probes - start), generator)
-        masses = op.space.inner(z, z).diagonal().tolist()
+        z = gaussian(n, min(together, probes - start), generator).to(op.device, op.dtype)
+        masses = inner(z, z).diagonal().tolist()
         for run, mass in zip(_lockstep(op, z, steps), masses, strict=True):
             m = run.filled
             products += m
@@ -161,9 +161,11 @@ class Smoothed:
 class SpectralDensity(Curve):
     """A smoothed spectral density, for display only: do not read an index from it.
 
-    grid, density, standard_error (point,): the mean over probes and its error, of which what one step fewer changes
-    is a part, 0 where every eigenvalue is known;
-    width: standard deviation of the Gaussian it is smoothed with; num_products.
+    Attributes:
+        grid, density: (point,).
+        standard_error: (point,); over probes, and what one step fewer changes. 0 where every eigenvalue is known.
+        width: standard deviation of the Gaussian.
+        num_products: Hessian-vector products.
     """
 
     axes = {"density": ("point",), "grid": ("point",), "standard_error": ("point",)}
@@ -186,12 +188,27 @@ def spectral_density(
     method: Method = "auto",
     seed: int = 0,
 ) -> SpectralDensity:
-    """The density of the eigenvalues of a symmetric operator, smoothed by a Gaussian of `bandwidth` * |H|.
+    """The density of the eigenvalues of a symmetric operator, smoothed by a Gaussian.
 
-    dense (auto: up to 8000 rows): from every eigenvalue; lanczos: stochastic Lanczos quadrature
-    (Ghorbani et al., arXiv 1901.10159). Features narrower than about |H| / steps are not resolved.
+    Features narrower than about |H| / steps are not resolved. Stochastic Lanczos quadrature: Ghorbani et al., arXiv
+    1901.10159.
+
+    Args:
+        op: the operator (n, n).
+        bandwidth: standard deviation of the Gaussian, relative to |H|.
+        points: of the grid.
+        probes: Gaussian vectors of the quadrature.
+        steps: products for each probe.
+        method: "dense", from every eigenvalue; "lanczos"; or "auto", which is dense up to 8000 rows.
+        seed: of the probes.
+
+    Returns:
+        The density on a grid, with its standard error.
+
+    Raises:
+        ArgumentError: for an operator that is not symmetric, and for invalid numbers.
     """
-    require_symmetric(op, whole=False)
+    require_symmetric(op)
     require_positive("bandwidth", bandwidth)
     require_count("points", points, 2)
     if is_dense(method, op.shape[0]):
@@ -292,7 +309,7 @@ def jensen_shannon_error(p: Smoothed, q: Smoothed) -> float:
 
 def _lockstep(op: LinearOperator, z: Tensor, steps: int) -> list[Lanczos]:
     """Lanczos runs from the columns of z, `steps` products each unless exhausted before, which share the products."""
-    runs = [Lanczos(op.space, steps) for _ in range(z.shape[1])]
+    runs = [Lanczos(op, steps) for _ in range(z.shape[1])]
     for run, probe in zip(runs, z.split(1, dim=1), strict=True):
         run.lead(probe)
     while going := [run for run in runs if run.filled < steps and not run.exhausted]:

@@ -22,10 +22,7 @@ from landscape.curvature.krylov import (
     RandomRun,
     Search,
     Which,
-    end_vectors,
-    inverse,
     kuczynski_wozniakowski,
-    tridiagonal_ends,
 )
 from landscape.curvature.operators import (
     UNDERFLOW,
@@ -40,6 +37,7 @@ from landscape.curvature.vectors import (
     Array,
     column_norms,
     gaussian,
+    inner,
     probe_bound,
     require_range,
     seeded,
@@ -54,27 +52,33 @@ SMALL = 256
 """Order up to which all eigenvectors are as fast as a few."""
 _NORM_PRODUCTS = 3000
 """Products after which a norm is taken as it is: noise as large as the tolerance leaves residuals that never fall."""
-_TRIDIAGONAL = 3500
-"""Order up to which LAPACK's own tridiagonal form, which can be kept, costs no more than torch's and two inverses."""
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class EigenResult(Curve):
     """Extreme eigenpairs of a symmetric operator, outermost first.
 
-    values, residuals, converged (end, k); vectors (end, n, k): one end for "lowest" or "highest", lowest and
-    highest for `which` "both". residuals are |Hv - lambda v|_2 for the unit vectors returned, recomputed at the end,
-    and, where H was not written out, what rounding may have moved Hv by.
-    ritz: every eigenvalue if method is "dense", else every eigenvalue of the last projection, ascending.
-    operator_norm: max |ritz|. orthonormality: max |V^T V - I| over the returned vectors. tol: the relative residual
-    that counted as converged, never below what the precision can hold. error: of a matrix that was assembled, as its
-    asymmetry shows it, or what an operator states; eigenvalues are right to residual + error. Residuals of products
-    include it. converged also says that a random search of the complement of all vectors converged and found
-    no pair that belongs among them. hidden (end,): the i-th value is within `hidden` of the i-th eigenvalue of the
-    operator as it is, copies counted, except with probability hidden_failure_probability: no eigenvalue that is not
-    listed lies further out than the k-th value by more. 0 if method is "dense"; infinite if max_hvps left none for the
-    complement. Where converged it is at most 1e-3 |H|, or 10 tol |H| if larger, in float64 alone: rounding in float32
-    mostly leaves no bound, so that `converged` does not wait for one.
+    `end` has one entry for "lowest" or "highest", and two, lowest and highest, for "both".
+
+    Attributes:
+        values: eigenvalues (end, k).
+        vectors: unit eigenvectors (end, n, k).
+        residuals: |Hv - lambda v|_2 (end, k), recomputed at the end. Matrix-free they include what rounding may have
+            changed in Hv.
+        converged: (end, k); whether the residual is small enough, and a random search of the complement of all vectors
+            converged and showed no pair that belongs among them.
+        num_products: Hessian-vector products.
+        method: "dense" or "lanczos".
+        ritz: every eigenvalue if dense, else every eigenvalue of the last projection, ascending.
+        operator_norm: max |ritz|.
+        orthonormality: max |V^T V - I| of the vectors.
+        tol: the relative residual that counted as converged.
+        hidden: (end,); the i-th value is within this of the i-th eigenvalue, copies counted, except with probability
+            hidden_failure_probability. 0 if dense; infinite if max_hvps left none for the complement. Where converged
+            in float64 it is at most 1e-3 |H|, or 10 tol |H| if that is larger.
+        hidden_failure_probability: probability that `hidden` fails.
+        error: of an assembled matrix; eigenvalues are right to residual + error.
+        which: the ends.
     """
 
     axes = {
@@ -107,9 +111,14 @@ class EigenResult(Curve):
         return {"end": list(ENDS[self.which])}
 
     def clusters(self, end: int, gap: float = 1e-6) -> list[tuple[float, int]]:
-        """Eigenvalues of one end as (mean, multiplicity), outermost first: apart by more than gap * |H|.
+        """Eigenvalues of one end with their multiplicities, outermost first.
 
-        end: its row in `values`. The last cluster may continue beyond the k requested values.
+        Args:
+            end: row in `values`.
+            gap: eigenvalues further apart than gap |H| are in different clusters.
+
+        Returns:
+            The mean and the multiplicity of each cluster; the last one may continue beyond the k values.
         """
         values = self.values[end]
         cuts = np.flatnonzero(np.abs(np.diff(values)) > gap * self.operator_norm) + 1
@@ -126,23 +135,32 @@ def eigsh(
     v0: Tensor | None = None,
     max_hvps: int = 3000,
 ) -> EigenResult:
-    """The k lowest and/or k highest eigenvalues of a symmetric operator, at most n.
+    """The k lowest and/or k highest eigenvalues of a symmetric operator, by thick-restart Lanczos or as a dense matrix.
 
-    method: `auto` is dense up to 8000 rows. rtol: an eigenpair is converged once its residual is at most rtol * |H|, at
-    least 10 sqrt(n) eps, and the outermost pair that a random vector finds in the complement has come as far and does
-    not belong among the k. v0: where to begin instead of at random (`seed`): vectors (n, m), as many as there are, of
-    which the best combinations are taken, or the vectors (end, n, m) of a neighbouring checkpoint, which random
-    mixtures of them stand for. max_hvps: products after which the search ends, and reports what has converged; the
-    first basis is always filled.
-    Raises ArgumentError for an operator that is rectangular or an off-diagonal block.
+    Args:
+        op: the operator (n, n).
+        k: eigenvalues at each end, at most n.
+        which: "both", "lowest" or "highest".
+        method: "dense", "lanczos" or "auto", which is dense up to 8000 rows.
+        rtol: a pair is converged once its residual is at most rtol |H|, at least 10 sqrt(n) eps |H|, and a search of
+            the complement of all vectors shows no other pair among the k.
+        seed: of the random start.
+        v0: where to start instead: vectors (n, m), or the vectors (end, n, m) of a neighbouring checkpoint.
+        max_hvps: products after which the search ends and reports what has converged.
+
+    Returns:
+        Eigenpairs with residuals, and a bound on what may have been missed.
+
+    Raises:
+        ArgumentError: for an operator that is rectangular or an off-diagonal block.
     """
-    require_symmetric(op, whole=False)
+    require_symmetric(op)
     require_count("k", k)
     require_choice("which", which, get_args(Which))
     require_positive("rtol", rtol)
     require_count("max_hvps", max_hvps, 0)
     if v0 is not None:
-        require_vectors("v0", v0, op.space.rows, "end")
+        require_vectors("v0", v0, op.shape[0], "end")
     n = op.shape[0]
     k = min(k, n)
     tol = max(rtol, 10 * n**0.5 * torch.finfo(op.dtype).eps)
@@ -189,14 +207,32 @@ def _dense(matrix: Tensor, k: int) -> tuple[Array, Tensor, Tensor]:
     if matrix.dtype == torch.float64 and not matrix.is_cuda and n > SMALL and 4 * k < n:
         # Numbers too large to square are refused later.
         with contextlib.suppress(RuntimeError, ValueError):
-            if n <= _TRIDIAGONAL:
-                return tridiagonal_ends(matrix, k)
-            values = to_array(torch.linalg.eigvalsh(matrix))
-            low, high = (end_vectors(matrix, values, k, lowest) for lowest in (True, False))
-            if low is not None and high is not None:
-                return values, low, high
+            return _tridiagonal_ends(matrix, k)
     values, vectors = torch.linalg.eigh(matrix)
     return to_array(values), vectors[:, :k], vectors[:, n - k :].flip(1)
+
+
+def _tridiagonal_ends(matrix: Tensor, k: int) -> tuple[Array, Tensor, Tensor]:
+    """All eigenvalues of a symmetric matrix, ascending, and its k lowest and k highest eigenvectors, from one form.
+
+    Vectors are (n, k), outermost first. float64, on the CPU. Raises ValueError where LAPACK fails.
+    """
+    from scipy.linalg import eigh_tridiagonal, lapack
+
+    n = len(matrix)
+    work = int(lapack.dsytrd_lwork(n, lower=1)[0])
+    form, diagonal, beside, scales, _ = lapack.dsytrd(matrix.clone().numpy().T, lower=1, lwork=work, overwrite_a=1)
+    values, failed = lapack.dsterf(diagonal, beside)
+    if failed:
+        raise ValueError(f"dsterf: {failed} eigenvalues did not converge")
+    # Reflectors below the diagonal, the first of them acting on row 1 and below.
+    reflectors, ends = np.asfortranarray(form[1:, :-1]), []
+    for first in (0, n - k):
+        wanted = {"select": "i", "select_range": (first, first + k - 1)}
+        vectors = np.asfortranarray(eigh_tridiagonal(diagonal, beside, lapack_driver="stebz", **wanted)[1])
+        vectors[1:] = lapack.dormqr("L", "N", reflectors, scales, vectors[1:], lwork=64 * k)[0]
+        ends.append(torch.from_numpy(vectors))
+    return values, ends[0], ends[1].flip(1)
 
 
 def _result(
@@ -215,18 +251,13 @@ def _result(
     names = ENDS[which]
     ends = [{"lowest": low, "highest": high}[name] for name in names]
     values, residuals, defects = [], [], []
-    norm, space = max(abs(ritz[0]), abs(ritz[-1])), op.space
-
-    def norms(X: Tensor) -> Tensor:
-        return space.inner(X, X).diagonal().clamp_min(0).sqrt()
-
+    norm = max(abs(ritz[0]), abs(ritz[-1]))
     for vectors in ends:
-        image, gram = op @ vectors, space.inner(vectors, vectors)
-        theta = space.inner(vectors, image).diagonal() / gram.diagonal()
-        left_over = image - vectors * theta
-        residual = norms(left_over)
+        image, gram = op @ vectors, inner(vectors, vectors)
+        theta = inner(vectors, image).diagonal() / gram.diagonal()
+        residual = column_norms(image - vectors * theta)
         if search is not None and not is_matrix:
-            residual = residual + rounding_change(op.__matmul__, vectors, image, 0, norms).to(residual)
+            residual = residual + rounding_change(op.__matmul__, vectors, image, 0).to(residual)
         residuals.append(residual)
         values.append(theta)
         defects.append((gram - torch.eye(k).to(gram)).abs().max())
@@ -279,10 +310,18 @@ class Track(Curve):
 
 
 def track(before: Tensor, vectors: Tensor) -> Track:
-    """Match eigenvectors (end, n, k) with those of the previous point, tensors of the same shape.
+    """Match eigenvectors with those of the previous point.
 
-    An overlap is only as good as the gap: within a cluster of equal eigenvalues the vectors are arbitrary, while the
-    subspace overlap of the whole cluster is not. Raises ArgumentError for other shapes.
+    Within a cluster of equal eigenvalues the vectors are arbitrary; the overlap of the cluster's subspace is not.
+
+    Args:
+        before, vectors: tensors (end, n, k) of one shape.
+
+    Returns:
+        The previous rank of each vector, the overlaps and the crossings.
+
+    Raises:
+        ArgumentError: for different shapes.
     """
     from scipy.optimize import linear_sum_assignment
 
@@ -403,6 +442,18 @@ class ConjugateGradients(Shifted):
                 solution, residual, direction = (v[:, go_on] for v in (solution, residual, direction))
         x[:, open_] = solution
         return x, left_over
+
+
+def inverse(factor: Tensor) -> FunctionOperator:
+    """The inverse of L L^T."""
+
+    def apply(vectors: Tensor) -> Tensor:
+        # torch.cholesky_solve would copy the whole factor at every call.
+        half = torch.linalg.solve_triangular(factor, vectors, upper=False)
+        solved: Tensor = torch.linalg.solve_triangular(factor.mT, half, upper=True)
+        return solved
+
+    return FunctionOperator(apply, (len(factor), len(factor)), factor)
 
 
 def shifted_factor(matrix: Tensor, shift: float) -> Tensor | None:

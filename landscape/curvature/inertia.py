@@ -8,7 +8,6 @@ import math
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from landscape.curvature.checks import require_count, require_positive
@@ -28,9 +27,6 @@ from landscape.curvature.vectors import gaussian, probe_bound, to_array
 from landscape.errors import NumericsError
 from landscape.results import Interval
 
-_WIDTH = 64
-"""Columns of L whose interchanges are carried out one by one, before those of all later columns at once."""
-
 
 class ShiftedLDL:
     """matrix = (H - s I) / scale as LAPACK factorises it (Bunch and Kaufman's pivots).
@@ -48,7 +44,9 @@ class ShiftedLDL:
     @functools.cached_property
     def negative(self) -> int:
         """Negative eigenvalues of D."""
-        diagonal, below, first = self._D
+        diagonal, below = (to_array(self._LD.diagonal(offset)) for offset in (0, -1))
+        # A pivot of order two is marked in both of its places.
+        first = np.flatnonzero(self._pivots.cpu().numpy() < 0)[::2]
         single = np.ones(len(diagonal), bool)
         single[first] = single[first + 1] = False
         pairs = np.stack([[diagonal[first], below[first]], [below[first], diagonal[first + 1]]]).transpose(2, 0, 1)
@@ -56,59 +54,8 @@ class ShiftedLDL:
 
     def solve(self, right: Tensor) -> Tensor:
         """Solutions (n, m) of matrix X = right; not finite where a pivot is exactly singular."""
-        if self._LD.is_cuda:
-            solved: Tensor = torch.linalg.ldl_solve(self._LD, self._pivots, right.contiguous())
-            return solved
-        L, order, undo = self._ordered
-        half = torch.linalg.solve_triangular(L, right[order], upper=False, unitriangular=True)
-        diagonal, below, first = self._D
-        d, a, b, c = (
-            torch.from_numpy(part)[:, None].to(half)
-            for part in (diagonal, diagonal[first], below[first], diagonal[first + 1])
-        )
-        pair = torch.from_numpy(first)
-        # Scaled by b, which is the largest entry of its 2 x 2 pivot, nothing overflows.
-        x, y = half[pair] / b, half[pair + 1] / b
-        a, c = a / b, c / b
-        half /= d
-        half[pair], half[pair + 1] = (c * x - y) / (a * c - 1), (a * y - x) / (a * c - 1)
-        whole: Tensor = torch.linalg.solve_triangular(L.mT, half, upper=True, unitriangular=True)
-        return whole[undo]
-
-    @functools.cached_property
-    def _D(self) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
-        """The diagonals of D at and below the middle, and where pivots of order two begin."""
-        diagonal, below = (to_array(self._LD.diagonal(offset)).copy() for offset in (0, -1))
-        # A pivot of order two is marked in both of its places.
-        return diagonal, below, np.flatnonzero(self._pivots.cpu().numpy() < 0)[::2]
-
-    @functools.cached_property
-    def _ordered(self) -> tuple[Tensor, Tensor, Tensor]:
-        """L with the interchanges of later columns carried out in earlier ones, the order of rows, and its inverse.
-
-        LAPACK keeps the interchanges apart (dsyconv brings them together), for which its own solver takes the
-        right-hand sides one by one.
-        """
-        n, first = len(self._LD), self._D[2]
-        # In place: rows of the transpose are columns of L, each contiguous.
-        columns = self._LD.mT.contiguous().numpy()
-        columns[first, first + 1] = 0.0
-        rows = np.abs(self._pivots.numpy()).astype(np.int64) - 1
-        # Of a pivot of order two the second row is interchanged, and its own two columns have been.
-        rows[first] = first
-        ends = np.arange(n)
-        ends[first + 1] = first
-        starts = np.unique(ends[::_WIDTH])
-        order = np.arange(n)
-        for start, stop in zip(starts[::-1], [n, *starts[:0:-1]], strict=True):
-            now = np.arange(n)
-            for i in np.flatnonzero(rows[start:stop] != now[start:stop]) + start:
-                pair = [i, rows[i]]
-                now[pair] = now[pair[::-1]]
-                columns[start : ends[i], pair] = columns[start : ends[i], pair[::-1]]
-            columns[start:stop] = columns[start:stop][:, order]
-            order = now[order]
-        return torch.from_numpy(columns).mT, torch.from_numpy(order), torch.from_numpy(order.argsort())
+        solved: Tensor = torch.linalg.ldl_solve(self._LD, self._pivots, right.contiguous())
+        return solved
 
 
 TAU_DENSE, TAU_LANCZOS = 1e-8, 1e-3
@@ -120,12 +67,17 @@ FAILURE = 1e-6
 class Inertia(Interval):
     """Counts of eigenvalues below -tolerance, within it and above it.
 
-    lower <= saddle index <= upper. level "certified": no matrix within the measured `error` of rounding has another
-    index, negative == lower == upper; "bracketed": only the bracket is known, and negative, zero and positive are -1
-    unless its ends are equal; "estimated": the upper bound is the order, and `estimate` says more; "vanished": all of
-    the block is 0 in float64, where it may have underflowed, and nothing is known. tolerance and error (of the matrix
-    or of its products) are absolute, as norms. failure_probability: of the upper bound, 0 where it is proved.
-    estimate: the stochastic count with its 95 % interval, within the bracket, None at level "certified".
+    Attributes:
+        negative, zero, positive: the counts; -1 where only a bracket is known.
+        lower, upper: bounds on the saddle index.
+        tolerance: tau, absolute.
+        level: "certified": no matrix within `error` has another index; "bracketed": only the bracket is known;
+            "estimated": the upper bound is the order, and `estimate` says more; "vanished": the block is 0 in float64,
+            where it may have underflowed.
+        error: of the matrix or its products, in norm.
+        failure_probability: of the upper bound; 0 where it is proved.
+        estimate: the stochastic count with its 95 % interval, within the bracket; None if certified.
+        num_products: Hessian-vector products.
     """
 
     interval = ("negative", "lower", "upper")
@@ -151,13 +103,23 @@ def saddle_index(
     upper: int | None = None,
     max_hvps: int = 3000,
 ) -> Inertia:
-    """The inertia of a symmetric operator.
+    """The inertia of a symmetric operator: how many eigenvalues lie below -tau, within it and above it.
 
-    rel_tau: tau relative to |H|, which is known to 1e-3; default 1e-8 (dense) or 1e-3 (matrix-free), or twice what the
-    error of H allows at least, if that is larger. dense (auto: up to 8000 rows): certified, by LDL^T factorisations in
-    float64; lanczos: bracketed, or estimated. upper: a bound on the index known from theory, such as d * rank(G) (F14).
-    Raises NumericsError if tau is not above the error of H; it names the smallest valid one; and if more eigenvalues
-    than `upper` are below -tau.
+    Args:
+        op: the operator (n, n).
+        rel_tau: tau relative to |H|. Default: 1e-8 (dense) or 1e-3 (matrix-free), or twice what the error of H allows.
+        method: "dense" is certified by LDL^T factorisations in float64; "lanczos" gives a bracket or an estimate;
+            "auto" is dense up to 8000 rows.
+        seed: of the random vectors.
+        upper: a bound on the index from theory, such as d rank(G) (F14).
+        max_hvps: largest number of products.
+
+    Returns:
+        The counts with their level, bracket and tolerance.
+
+    Raises:
+        NumericsError: if tau is not above the error of H, with the smallest valid one; and if more eigenvalues than
+            `upper` lie below -tau.
     """
     require_symmetric(op)
     if rel_tau is not None:

@@ -12,12 +12,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from landscape.curvature.operators import FunctionOperator, LinearOperator
+from landscape.curvature.operators import LinearOperator
 from landscape.curvature.vectors import (
     Array,
-    VectorSpace,
-    column_norms,
     gaussian,
+    inner,
     require_finite,
     seeded,
     to_array,
@@ -43,7 +42,7 @@ _ONE = np.ones((1, 1))
 
 
 class Krylov:
-    """An orthonormal basis (rows, filled) outside of `locked` columns, and the next block, orthonormal to both.
+    """An orthonormal basis (n, filled) outside of `locked` columns, and the next block, orthonormal to both.
 
     T is the projection of P H P, P = 1 - locked locked^T, on the basis, and coupling = block^T H basis. Both follow
     from the recurrence as long as each block is what `take` made of the one before, restarts included. With
@@ -52,13 +51,13 @@ class Krylov:
     """
 
     def __init__(
-        self, space: VectorSpace, columns: int, width: int = 1, locked: Tensor | None = None, keep_images: bool = False
+        self, op: LinearOperator, columns: int, width: int = 1, locked: Tensor | None = None, keep_images: bool = False
     ) -> None:
-        self.space, self.columns, self.width = space, columns, width
+        self.op, self.columns, self.width = op, columns, width
         self.basis = self._store()
         self.images = self._store() if keep_images else None
         self.locked = self.basis[:, :0] if locked is None else locked
-        self.order = space.order - self.locked.shape[1]
+        self.order = op.shape[0] - self.locked.shape[1]
         self.block = self.basis[:, :0]
         self.filled = 0
         # The first basis vector that the next block couples with, as far as is known.
@@ -67,7 +66,7 @@ class Krylov:
         self.theta, self.S = np.zeros(0), np.zeros((0, 0))
         # The size of H seen so far, and what of it is rounding in a new direction.
         self.scale = 0.0
-        self.rounding = 10 * space.order**0.5 * torch.finfo(space.dtype).eps
+        self.rounding = 10 * op.shape[0] ** 0.5 * torch.finfo(op.dtype).eps
 
     @property
     def exhausted(self) -> bool:
@@ -75,7 +74,7 @@ class Krylov:
         return self.block.shape[1] == 0
 
     def lead(self, x: Tensor, width: int | None = None, scale: float = 0.0) -> None:
-        """Make the leading directions of x (rows, m) outside of the basis the next block, at most `width`.
+        """Make the leading directions of x (n, m) outside of the basis the next block, at most `width`.
 
         scale: size of what x was computed from, in which its rounding is measured, if larger than x.
         """
@@ -86,7 +85,8 @@ class Krylov:
         """Widen the next block to `width` columns by random ones, as far as the space has room."""
         missing = min(width or self.width, self.order - self.filled) - self.block.shape[1]
         if missing > 0:
-            fresh, _ = self._orthonormal(self.space.randn(missing, generator), missing, beside=self.block)
+            random = gaussian(self.op.shape[0], missing, generator).to(self.basis)
+            fresh, _ = self._orthonormal(random, missing, beside=self.block)
             self.block = torch.cat([self.block, fresh], dim=1)
             self.coupling = np.concatenate([self.coupling, np.zeros((fresh.shape[1], self.filled))])
 
@@ -127,11 +127,11 @@ class Krylov:
         return found
 
     def vectors(self, indices: NDArray[np.int64]) -> Tensor:
-        """Ritz vectors (rows, m)."""
+        """Ritz vectors (n, m)."""
         return self.basis[:, : self.filled] @ self._small(self.S[:, indices])
 
     def residual_vectors(self, indices: NDArray[np.int64]) -> Tensor:
-        """H v - theta v (rows, m) of Ritz pairs, from the images kept."""
+        """H v - theta v (n, m) of Ritz pairs, from the images kept."""
         assert self.images is not None
         S = self.S[:, indices]
         image = self.images[:, : self.filled] @ self._small(S)
@@ -165,7 +165,7 @@ class Krylov:
                 break
             removed = 0.0
             for B in bases:
-                C = self.space.inner(x, B).T
+                C = inner(x, B).T
                 x = torch.addmm(x, B, C, alpha=-1)
                 removed = max(removed, float(C.norm()))
             gram = self._inner(x, x)
@@ -197,8 +197,7 @@ class Krylov:
         return found
 
     def _inner(self, X: Tensor, Y: Tensor) -> Array:
-        found: Array = self.space.inner(X, Y).to("cpu", torch.float64).numpy()
-        return found
+        return to_array(inner(X, Y))
 
     def _small(self, S: Array) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(S)).to(self.basis)
@@ -212,10 +211,10 @@ class Krylov:
 
     def _store(self) -> Tensor:
         """Storage for vectors: by rows for blocks, by columns where steps read single vectors."""
-        at = self.space
+        n, op = self.op.shape[0], self.op
         if self.width > 1:
-            return torch.empty(at.rows, self.columns, dtype=at.dtype, device=at.device)
-        return torch.empty(self.columns, at.rows, dtype=at.dtype, device=at.device).T
+            return torch.empty(n, self.columns, dtype=op.dtype, device=op.device)
+        return torch.empty(self.columns, n, dtype=op.dtype, device=op.device).T
 
 
 class Lanczos(Krylov):
@@ -227,16 +226,16 @@ class Lanczos(Krylov):
     with the vector before, which the recurrence says is 0, shows by how much: it drifts by that.
     """
 
-    def __init__(self, space: VectorSpace, columns: int, locked: Tensor | None = None, partial: bool = True) -> None:
-        super().__init__(space, columns, locked=locked)
-        self.partial, self.lost, self.asymmetry = partial and space.dtype == torch.float64, 0.0, 0.0
+    def __init__(self, op: LinearOperator, columns: int, locked: Tensor | None = None, partial: bool = True) -> None:
+        super().__init__(op, columns, locked=locked)
+        self.partial, self.lost, self.asymmetry = partial and op.dtype == torch.float64, 0.0, 0.0
         # Estimated inner products of the basis with its next vector and with the last one.
         self.drift, self.last_drift, self.is_due = np.zeros(0), np.zeros(0), True
 
     @property
     def noise(self) -> float:
         """Rounding of one step."""
-        return _ROUNDING * torch.finfo(self.space.dtype).eps * self.scale
+        return _ROUNDING * torch.finfo(self.op.dtype).eps * self.scale
 
     def restart(self, keep: NDArray[np.int64], columns: int | None = None) -> None:
         super().restart(keep, columns)
@@ -262,9 +261,9 @@ class Lanczos(Krylov):
         return not (is_due or self.is_due)
 
 
-def orthonormal(space: VectorSpace, x: Tensor) -> Tensor:
+def orthonormal(x: Tensor) -> Tensor:
     """Orthonormal columns that span those of x one after the other, which are nearly orthonormal already."""
-    R = torch.linalg.cholesky(space.inner(x, x)).mT
+    R = torch.linalg.cholesky(inner(x, x)).mT
     found: Tensor = torch.linalg.solve_triangular(R, x, upper=True, left=False)
     return found
 
@@ -320,8 +319,8 @@ class RandomRun(Lanczos):
         n = op.shape[0]
         columns = columns or min(_LONGEST, max(_SHORTEST, _BASIS_BYTES // (8 * n)))
         room = n if locked is None else n - locked.shape[1]
-        super().__init__(op.space, min(room, columns), locked, partial)
-        self.op, self.num_products, self.log_beta = op, 0, 0.0
+        super().__init__(op, min(room, columns), locked, partial)
+        self.num_products, self.log_beta = 0, 0.0
         self.dropped: list[float] = []
         self.fill(generator)
 
@@ -484,7 +483,6 @@ class Search:
         self.reach = max(k, min(4 * k, 10))
         self.size, self.longest = (min(self.n, len(self.ends) * (m * self.reach + 2 * BLOCK)) for m in (3, 6))
         self.generator = seeded(seed)
-        self.space = op.space
         self.width = 1
         self.products = self.restarts = self.runs = 0
         self.beyond, self.searched = dict.fromkeys(self.ends, float("inf")), set[End]()
@@ -536,7 +534,7 @@ class Search:
         can_prove = self.op.dtype == torch.float64
         seen = search_complement(
             self.op,
-            orthonormal(self.space, torch.cat([ends[e] for e in self.ends], dim=1)),
+            orthonormal(torch.cat([ends[e] for e in self.ends], dim=1)),
             {e: innermost[e] for e in self.ends},
             ready,
             limit=self.tol * norm,
@@ -553,7 +551,7 @@ class Search:
         """Choose the first block: at random; random mixtures of the vectors of both ends; the best of those given."""
         given = v0.shape[1] if v0 is not None and v0.ndim == 2 else 0
         self.width = BLOCK if given else 1
-        self.krylov = Krylov(self.space, max(self.size, given), self.width, keep_images=True)
+        self.krylov = Krylov(self.op, max(self.size, given), self.width, keep_images=True)
         if v0 is None:
             self.krylov.fill(self.generator)
         elif v0.ndim == 3:
@@ -598,116 +596,5 @@ class Search:
     def _vectors(self) -> tuple[Tensor, Tensor]:
         m = len(self.krylov.theta)
         # Restarts in low precision let the basis drift from orthonormality.
-        low = orthonormal(self.space, self.krylov.vectors(np.arange(self.k)))
-        return low, orthonormal(self.space, self.krylov.vectors(np.arange(m - 1, m - self.k - 1, -1)))
-
-
-_BLOCK = 8
-_CLOSE = 1e-14
-"""Residual in the inverse, relative to its norm, at which a vector is right."""
-_RIGHT = 1e-11
-"""Largest residual, and distance from the known eigenvalue, relative to |H|."""
-_LEAST = 1e-6
-"""Least distance of the shift from the spectrum, relative to |H|: the inverse keeps ten digits."""
-_REACH = 0.1
-"""Distance of the shift from the outermost eigenvalue, relative to the width of the wanted end."""
-
-
-def tridiagonal_ends(matrix: Tensor, k: int) -> tuple[Array, Tensor, Tensor]:
-    """All eigenvalues of a symmetric matrix, ascending, and its k lowest and k highest eigenvectors, from one form.
-
-    Vectors are (n, k), outermost first. float64, on the CPU. Raises ValueError where LAPACK fails.
-    """
-    from scipy.linalg import eigh_tridiagonal, lapack
-
-    n = len(matrix)
-    work = int(lapack.dsytrd_lwork(n, lower=1)[0])
-    form, diagonal, beside, scales, _ = lapack.dsytrd(matrix.clone().numpy().T, lower=1, lwork=work, overwrite_a=1)
-    values, failed = lapack.dsterf(diagonal, beside)
-    if failed:
-        raise ValueError(f"dsterf: {failed} eigenvalues did not converge")
-    # Reflectors below the diagonal, the first of them acting on row 1 and below.
-    reflectors, ends = np.asfortranarray(form[1:, :-1]), []
-    for first in (0, n - k):
-        wanted = {"select": "i", "select_range": (first, first + k - 1)}
-        vectors = np.asfortranarray(eigh_tridiagonal(diagonal, beside, lapack_driver="stebz", **wanted)[1])
-        vectors[1:] = lapack.dormqr("L", "N", reflectors, scales, vectors[1:], lwork=64 * k)[0]
-        ends.append(torch.from_numpy(vectors))
-    return values, ends[0], ends[1].flip(1)
-
-
-def end_vectors(matrix: Tensor, values: Array, k: int, lowest: bool) -> Tensor | None:
-    """The k lowest or highest eigenvectors (n, k) of a symmetric matrix, outermost first.
-
-    values: every eigenvalue, ascending. The vectors are accepted only with the right eigenvalues, copies counted, and
-    small residuals; None where that fails. Costs a Cholesky factorisation and some hundred solves: much less than all
-    eigenvectors.
-    """
-    known = values if lowest else -values[::-1]
-    n, sign, norm = len(known), 1 if lowest else -1, float(np.abs(known).max())
-    shift = known[0] - max(_REACH * (known[min(k, n - 1)] - known[0]), _LEAST * norm)
-    inverse = _inverse(matrix, sign, shift)
-    if inverse is None:
-        return None
-    space, generator = inverse.space, torch.Generator().manual_seed(0)
-    found = matrix.new_zeros(n, 0)
-    # A Krylov space holds few copies of an eigenvalue: what is missing lies outside of all that was found.
-    for _ in range(k + 1):
-        fresh = _run(inverse, Krylov(space, min(n, 60 * _BLOCK), _BLOCK, locked=found), k, generator)
-        # Another product removes what a residual of the inverse hides: components of large eigenvalues.
-        found = orthonormal(space, torch.linalg.qr(inverse @ torch.cat([found, fresh], 1)).Q)
-        image = sign * (matrix @ found)
-        theta, turn = torch.linalg.eigh(found.T @ image)
-        found, image = found @ turn[:, :k], image @ turn[:, :k]
-        theta = theta[:k]
-        residual = to_array(column_norms(image - found * theta))
-        missed = np.abs(to_array(theta) - known[: len(theta)]) > _RIGHT * norm
-        if len(theta) == k and not missed.any():
-            return found if residual.max() <= _RIGHT * norm else None
-    return None
-
-
-def _run(inverse: LinearOperator, krylov: Krylov, k: int, generator: torch.Generator) -> Tensor:
-    """The k outermost Ritz vectors of one Krylov space, converged as far as a few restarts let them."""
-    krylov.fill(generator)
-    restarts = 0
-    while True:
-        advance(inverse, [krylov])
-        krylov.fill(generator)
-        full = krylov.exhausted or krylov.filled + krylov.block.shape[1] > krylov.columns
-        if not full and krylov.filled < 2 * k:
-            continue
-        krylov.project()
-        top = _top(krylov, k)
-        close = krylov.residuals()[top] <= _CLOSE * np.abs(krylov.theta).max()
-        if close.all() or krylov.exhausted or restarts == 3:
-            return krylov.vectors(top)
-        if full:
-            krylov.restart(_top(krylov, 2 * k))
-            restarts += 1
-
-
-def _top(krylov: Krylov, count: int) -> NDArray[np.int64]:
-    m = len(krylov.theta)
-    return np.arange(max(0, m - count), m)
-
-
-def _inverse(matrix: Tensor, sign: int, shift: float) -> FunctionOperator | None:
-    """(sign * H - shift)^-1 by a Cholesky factorisation; None unless that is positive definite."""
-    shifted = matrix * sign
-    shifted.diagonal().sub_(shift)
-    factor, failed = torch.linalg.cholesky_ex(shifted)
-    del shifted
-    return None if int(failed) else inverse(factor)
-
-
-def inverse(factor: Tensor) -> FunctionOperator:
-    """The inverse of L L^T."""
-
-    def apply(vectors: Tensor) -> Tensor:
-        # torch.cholesky_solve would copy the whole factor at every call.
-        half = torch.linalg.solve_triangular(factor, vectors, upper=False)
-        solved: Tensor = torch.linalg.solve_triangular(factor.mT, half, upper=True)
-        return solved
-
-    return FunctionOperator(apply, (len(factor), len(factor)), factor)
+        low = orthonormal(self.krylov.vectors(np.arange(self.k)))
+        return low, orthonormal(self.krylov.vectors(np.arange(m - 1, m - self.k - 1, -1)))

@@ -1,19 +1,17 @@
-"""Losses that keep their digits, torch's own in whatever form they are called, and heads of large vocabularies."""
+"""Losses that keep their digits, and torch's own in whatever form they are called."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 from torch.nn._reduction import legacy_get_string
 from torch.overrides import TorchFunctionMode
 
-from landscape.curvature.checks import require_count
 from landscape.errors import ArgumentError
 
 IGNORED = -100
@@ -21,13 +19,22 @@ IGNORED = -100
 
 
 def cross_entropy(logits: Tensor, labels: Tensor, label_smoothing: float = 0.0, ignore_index: int = IGNORED) -> Tensor:
-    """Cross-entropy of each sample or token, as log1p(sum_{c != t} exp(z_c - z_t)) + z_t - z_y, t the likeliest class.
+    """Cross-entropy of each sample or token, with full relative precision at any loss.
 
-    logits (..., C), labels (...) class indices; returns (...), 0 where the label is ignore_index, which an Objective
-    does not count. Unlike -log softmax it keeps full relative precision at any loss, in the value and in both
-    derivatives, whether the likeliest class is the label or not.
-    label_smoothing s puts (1 - s) on the label and s/C on every class, as torch.nn.functional.cross_entropy does.
-    Raises ArgumentError for anything but one class index of at least two classes.
+    It is log1p(sum_{c != t} exp(z_c - z_t)) + z_t - z_y, where t is the likeliest class. Unlike -log softmax it keeps
+    its digits in the value and in both derivatives.
+
+    Args:
+        logits: (..., C).
+        labels: class indices (...).
+        label_smoothing: s puts 1 - s on the label and s/C on every class, as in torch.
+        ignore_index: label of samples that do not count.
+
+    Returns:
+        The loss of each sample (...), 0 where the label is ignore_index.
+
+    Raises:
+        ArgumentError: for anything but one class index of at least two classes.
     """
     if labels.is_floating_point() or labels.dtype == torch.bool or labels.shape != logits.shape[:-1]:
         raise ArgumentError(
@@ -58,9 +65,16 @@ def cross_entropy(logits: Tensor, labels: Tensor, label_smoothing: float = 0.0, 
 
 
 def mse(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Squared error of each sample, averaged over the outputs; outputs and targets (N, ...), returns (N,).
+    """Squared error of each sample, averaged over the outputs.
 
-    Raises ArgumentError for two shapes.
+    Args:
+        outputs, targets: (N, ...).
+
+    Returns:
+        The loss of each sample (N,).
+
+    Raises:
+        ArgumentError: for two different shapes.
     """
     require_one_shape("mse", outputs, targets)
     return (outputs - targets).square().reshape(len(outputs), -1).mean(1)
@@ -93,8 +107,8 @@ class Evaluation(TorchFunctionMode):
 
     torch's log_softmax, cross_entropy and binary_cross_entropy_with_logits keep every digit of their derivatives at low
     loss. Casts to float32 leave float64 as it is, since models of Hugging Face upcast what is lower; those of integers
-    are to float64. Targets that would be broadcast are refused. `counted`: of each cross-entropy that was called, its
-    reduction, what its mean divides by and how many values it has.
+    are to float64. `counted`: of each cross-entropy that was called, its reduction, what its mean divides by and how
+    many values it has.
     """
 
     _current: Evaluation | None = None
@@ -103,7 +117,6 @@ class Evaluation(TorchFunctionMode):
         super().__init__()
         self._raises = dtype == torch.float64
         self.counted: list[tuple[str, float, int]] = []
-        self._targets: dict[int, Tensor] = {}
 
     def __enter__(self) -> Evaluation:
         self._before, Evaluation._current = Evaluation._current, self
@@ -120,10 +133,6 @@ class Evaluation(TorchFunctionMode):
         if cls._current is not None:
             cls._current.counted.append((reduction, total(), size))
 
-    def watch(self, targets: Iterable[Tensor]) -> None:
-        """Refuse that these are broadcast, and what is made of them by arithmetic and casts."""
-        self._targets = {id(target): target for target in targets}
-
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if (ours := _OURS.get(func)) is not None:
@@ -133,21 +142,7 @@ class Evaluation(TorchFunctionMode):
             is_whole = not (args[0].is_floating_point() or args[0].is_complex())
             if is_whole or args[0].dtype == torch.float64:
                 found = args[0].to(found.device, torch.float64)
-        if self._targets and (func in _ARITHMETIC or func in _CASTS):
-            self._follow(func, args, found)
         return found
-
-    def _follow(self, func: Any, args: Any, found: Any) -> None:
-        """Raise ArgumentError where targets are broadcast against outputs; what has the shape of targets is theirs."""
-        for targets, other in ((args[0], args[-1]), (args[-1], args[0])):
-            if id(targets) not in self._targets:
-                continue
-            if isinstance(other, Tensor) and other.requires_grad:
-                is_across = {other.ndim, targets.ndim} == {1, 2} and len(other) == len(targets) > 1
-                if is_across and (func in _DIFFERENCES or other.numel() == targets.numel()):
-                    require_one_shape("arithmetic", other, targets)
-            elif isinstance(found, Tensor) and found.shape == targets.shape:
-                self._targets[id(found)] = found
 
 
 def log_softmax(z: Tensor, dim: int) -> Tensor:
@@ -307,110 +302,3 @@ _OURS: dict[Any, Callable[..., Any]] = {
     **_table((F.softmax, torch.softmax, Tensor.softmax), _softmax),
 }
 _CASTS = {Tensor.float, Tensor.to, Tensor.type, Tensor.type_as}
-_DIFFERENCES = {Tensor.__sub__, Tensor.__rsub__, Tensor.sub, Tensor.subtract, torch.sub, torch.subtract}
-_NAMES = ("add", "mul", "multiply", "div", "divide", "true_divide", "neg")
-_ARITHMETIC = {
-    *_DIFFERENCES,
-    *(getattr(owner, name) for owner in (torch, Tensor) for name in _NAMES),
-    *(getattr(Tensor, f"__{name}__") for name in ("add", "radd", "mul", "rmul", "truediv", "rtruediv", "neg")),
-}
-
-
-_CHUNK_BYTES = 1 << 26
-
-
-def linear_cross_entropy(hidden: Tensor, weight: Tensor, labels: Tensor, chunk: int | None = None) -> Tensor:
-    """Cross-entropy of logits hidden weight^T for each token, with full relative precision at any loss.
-
-    hidden (..., d), weight (C, d), labels (...) class indices, -100 for tokens whose loss is 0; returns (...). Logits
-    exist for `chunk` tokens at a time (default: 64 MiB of them), in the value and in the first and second derivatives,
-    which are computed by formula; there is no third. Raises ArgumentError for labels that are not class indices of that
-    shape.
-    """
-    if chunk is None:
-        chunk = max(1, _CHUNK_BYTES // (len(weight) * weight.element_size()))
-    require_count("chunk", chunk)
-    if labels.is_floating_point() or labels.dtype == torch.bool or labels.shape != hidden.shape[:-1]:
-        raise ArgumentError(
-            f"linear_cross_entropy of hidden states {tuple(hidden.shape)} and labels {tuple(labels.shape)}, "
-            f"{labels.dtype}",
-            "labels are class indices, integers of shape hidden.shape[:-1]",
-        )
-    flat = labels.reshape(-1).long()
-    kept = flat != IGNORED
-    if bool(kept.any()):
-        require_labels(flat[kept], len(weight))
-    Evaluation.count("none", lambda: float(kept.sum()), kept.numel())
-    values: Tensor = _Loss.apply(hidden.reshape(-1, hidden.shape[-1]), weight, flat, chunk)  # type: ignore[no-untyped-call]
-    return values.view(labels.shape)
-
-
-def _pieces(hidden: Tensor, labels: Tensor, chunk: int) -> Iterator[tuple[slice, Tensor, Tensor, Tensor]]:
-    """By chunk: tokens, their hidden states, label indices (n, 1) and which of them count (n, 1), as numbers."""
-    for start in range(0, len(hidden), chunk):
-        at = slice(start, start + chunk)
-        y = labels[at, None]
-        yield at, hidden[at], y.clamp(min=0), (y != IGNORED).to(hidden.dtype)
-
-
-def _residual(z: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """softmax(z) - onehot(y), and softmax(z); what the label lacks to 1 is the sum of the others."""
-    p = z.softmax(-1)
-    others = p.scatter(-1, y, 0.0)
-    return others.scatter(-1, y, -others.sum(-1, keepdim=True)), p
-
-
-class _Loss(torch.autograd.Function):
-    """Losses (n,) of hidden states (n, d) and a weight (C, d)."""
-
-    @staticmethod
-    def forward(ctx: Any, hidden: Tensor, weight: Tensor, labels: Tensor, chunk: int) -> Tensor:
-        ctx.save_for_backward(hidden, weight, labels)
-        ctx.chunk = chunk
-        values = [hidden.new_zeros(0)]
-        for _, h, y, kept in _pieces(hidden, labels, chunk):
-            z = h @ weight.T
-            margin = z.scatter(-1, y, -torch.inf).logsumexp(-1, keepdim=True) - z.gather(-1, y)
-            soft = (-margin.abs()).exp().log1p() + margin.clamp(min=0)
-            values.append((soft * kept)[:, 0])
-        return torch.cat(values)
-
-    @staticmethod
-    def backward(ctx: Any, scale: Tensor) -> tuple[Tensor | None, ...]:
-        hidden, weight, labels = ctx.saved_tensors
-        return *_Gradient.apply(hidden, weight, scale, labels, ctx.chunk), None, None  # type: ignore[no-untyped-call]
-
-
-class _Gradient(torch.autograd.Function):
-    """Derivatives of sum(scale * losses) by the hidden states and the weight."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, scale: Tensor, labels: Tensor, chunk: int
-    ) -> tuple[Tensor, Tensor]:
-        ctx.save_for_backward(hidden, weight, scale, labels)
-        ctx.chunk = chunk
-        by_hidden, by_weight = [hidden[:0]], torch.zeros_like(weight)
-        for at, h, y, kept in _pieces(hidden, labels, chunk):
-            r = _residual(h @ weight.T, y)[0] * (kept * scale[at, None])
-            by_hidden.append(r @ weight)
-            by_weight = torch.addmm(by_weight, r.T, h)
-        return torch.cat(by_hidden), by_weight
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, u: Tensor, U: Tensor) -> tuple[Tensor | None, ...]:
-        """Derivatives of <by_hidden, u> + <by_weight, U> = sum_n scale_n <residual_n, a_n>, a = u W^T + h U^T."""
-        hidden, weight, scale, labels = ctx.saved_tensors
-        by_hidden, by_scale, by_weight = [hidden[:0]], [scale[:0]], torch.zeros_like(weight)
-        for at, h, y, kept in _pieces(hidden, labels, ctx.chunk):
-            r, p = _residual(h @ weight.T, y)
-            a = u[at] @ weight.T + h @ U.T
-            # Relative to the likeliest class's: nothing cancels, at small losses or at large ones.
-            a = a - a.gather(-1, p.argmax(-1, keepdim=True))
-            by_scale.append(((r * a).sum(-1, keepdim=True) * kept)[:, 0])
-            factor = kept * scale[at, None]
-            r, s = r * factor, p * (a - (p * a).sum(-1, keepdim=True)) * factor
-            by_hidden.append(s @ weight + r @ U)
-            by_weight = torch.addmm(torch.addmm(by_weight, s.T, h), r.T, u[at])
-        return torch.cat(by_hidden), by_weight, torch.cat(by_scale), None, None

@@ -23,7 +23,6 @@ from landscape.curvature.checks import (
 from landscape.curvature.objective import Objective, Parameters, differentiable, gradients, require_objective
 from landscape.curvature.rounding import RUNS, is_rounding_randomly, rounding_change
 from landscape.curvature.vectors import (
-    VectorSpace,
     asymmetry,
     column_norms,
     gaussian,
@@ -43,11 +42,14 @@ UNDERFLOW = torch.finfo(torch.float64).tiny
 
 
 class LinearOperator(Shown):
-    """A linear operator by its products with vectors.
+    """A linear operator, by its products with vectors.
 
-    shape, dtype, device: of the matrix and of the vectors it takes; error: a bound, in norm, on its distance from the
-    operator it stands for; space: that of its vectors. A subclass sets the first three and defines `_matmat`; one that
-    is not symmetric defines `T`, too.
+    A subclass sets `shape`, `dtype` and `device` and defines `_matmat`: the products with the columns of a tensor (n,
+    m). If it is not symmetric, it also defines `T`.
+
+    Attributes:
+        shape, dtype, device: of the matrix and of the vectors it takes.
+        error: a bound, in norm, on its distance from the operator it stands for.
     """
 
     shown: ClassVar[tuple[str, ...]] = ("shape", "dtype", "device")
@@ -68,15 +70,12 @@ class LinearOperator(Shown):
             raise ArgumentError(
                 f"not vectors: {what}", f"give a tensor (n,) or (n, m) of {self.dtype}, or use to_scipy()"
             )
-        rows = self.space.rows
-        if vectors.shape[0] != rows:
-            raise ArgumentError(f"vectors of length {vectors.shape[0]}; this operator takes {rows}", self.space.hint)
+        if vectors.shape[0] != self.shape[1]:
+            raise ArgumentError(
+                f"vectors of length {vectors.shape[0]}; this operator takes {self.shape[1]}",
+                "give one number per parameter of the columns",
+            )
         return self._matmat(vectors[:, None])[:, 0] if vectors.ndim == 1 else self._matmat(vectors)
-
-    @property
-    def space(self) -> VectorSpace:
-        """The space of the vectors that it takes."""
-        return VectorSpace(self.shape[1], self.dtype, self.device)
 
     @property
     def is_symmetric(self) -> bool:
@@ -160,9 +159,14 @@ class BlockOperator(LinearOperator):
 
 
 class MatrixOperator(LinearOperator):
-    """A dense matrix as an operator; error: a bound on its distance, in norm, from the exact matrix.
+    """A dense matrix as an operator.
 
-    Raises ArgumentError unless it is a dense one of float32 or float64, and for an error below 0.
+    Args:
+        matrix: (m, n), float32 or float64.
+        error: a bound, in norm, on its distance from the exact matrix.
+
+    Raises:
+        ArgumentError: for another tensor, and for an error below 0.
     """
 
     shown = ("shape", "error", "dtype", "device")
@@ -209,13 +213,20 @@ class MatrixOperator(LinearOperator):
 class HessianOperator(BlockOperator):
     """The Hessian of an objective, or a block of it, by exact products over the whole data set.
 
-    `params` are the tensors to differentiate by, of which the operator takes a copy; whatever else a module holds is
-    constant. `block` names some of them (default: all), in the order of the operator's rows. `.block(rows, cols)` gives
-    diagonal and off-diagonal blocks alike. Products run in the objective's precision.
-    `part`: "gauss_newton" is G = J^T (d2 loss / d outputs2) J, with the L2 term if there is one; "residual" is
-    R = sum_c (d loss / d output_c) d2 output_c; "hessian" is H = G + R.
-    Raises ArgumentError, a ValueError, for parameters and losses without a Hessian in this sense (`Objective`), names
-    that are not in `params`, and a loss that changes between two calls; NumericsError for numbers that are not finite.
+    Products run in the objective's precision. `.block(rows, cols)` gives diagonal and off-diagonal blocks.
+
+    Args:
+        objective: the objective.
+        params: tensors to differentiate by, of which the operator takes a copy; everything else is constant.
+        block: names of rows, in their order. Default: all.
+        cols: names of columns. Default: those of the rows.
+        part: "hessian" is H = G + R; "gauss_newton" is G = J^T (d2 loss / d outputs2) J, with the L2 term; "residual"
+            is R = sum_c (d loss / d output_c) d2 output_c.
+
+    Raises:
+        ArgumentError: a ValueError, for parameters and losses without a Hessian (see `Objective`), names that are not
+            in `params`, and a loss that changes between two calls.
+        NumericsError: for numbers that are not finite.
     """
 
     shown = ("shape", "rows", "cols", "part", "dtype", "device")
@@ -319,11 +330,8 @@ def require_operator(op: Any) -> None:
     raise ArgumentError(f"{kind_of(op)} is no operator", hint)
 
 
-def require_symmetric(op: Any, whole: bool = True) -> None:
-    """Raise ArgumentError for what is no operator, or one without eigenvalues: rectangular or off-diagonal.
-
-    whole: also, on every rank and before any product, for an operator on rows spread over ranks.
-    """
+def require_symmetric(op: Any) -> None:
+    """Raise ArgumentError for what is no operator, or one without eigenvalues: rectangular or off-diagonal."""
     require_operator(op)
     hint = "name the same parameters for rows and columns: op.block(names)"
     if op.shape[0] != op.shape[1]:
@@ -332,11 +340,6 @@ def require_symmetric(op: Any, whole: bool = True) -> None:
         raise ArgumentError("eigenvalues of an operator without rows", "give at least one row")
     if isinstance(op, BlockOperator) and not op.is_symmetric:
         raise ArgumentError(f"eigenvalues of the coupling {op.rows} x {op.cols}: take a diagonal block", hint)
-    if whole and op.space.ranks > 1:
-        raise ArgumentError(
-            f"the rows of its vectors are spread over {op.space.ranks} ranks, and this takes whole ones",
-            "give an operator on whole vectors; eigsh, operator_norm and spectral_density take a Sharded",
-        )
 
 
 def assembled(op: LinearOperator, is_diagonal: bool) -> MatrixOperator:
@@ -483,10 +486,14 @@ class Spanned(Directions):
 
 
 class Deflated(LinearOperator):
-    """P H P with P the projector onto the complement of some directions, which become exact null vectors.
+    """P H P with the projector P onto the complement of some directions, which become exact null vectors.
 
-    directions: of H's rows, such as GaugeTangent and SoftmaxShift. Raises ArgumentError for those of another block, and
-    for what is no symmetric operator.
+    Args:
+        op: a symmetric operator.
+        directions: in the space of its rows, such as `GaugeTangent` or `SoftmaxShift`.
+
+    Raises:
+        ArgumentError: for directions of another block, and for an operator that is not symmetric.
     """
 
     shown = ("shape", "dimension", "dtype", "device")
@@ -559,15 +566,11 @@ class Sound(LinearOperator):
 
     def __init__(self, op: LinearOperator) -> None:
         self.op, self.shape, self.dtype, self.device, self.error = op, op.shape, op.dtype, op.device, op.error
-        self._space, self._largest = op.space, 0.0
-
-    @property
-    def space(self) -> VectorSpace:
-        return self._space
+        self._largest = 0.0
 
     def _matmat(self, vectors: Tensor) -> Tensor:
         image = self.op @ vectors
-        size = self.space.largest(image)
+        size = float(image.abs().amax()) if image.numel() else 0.0
         require_finite(size)
         # Images of null vectors are small: the largest image so far gives the size of the operator.
         self._largest = max(self._largest, size)

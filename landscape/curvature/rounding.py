@@ -60,13 +60,7 @@ def random_rounding(seed: int, dtype: torch.dtype = torch.float64) -> Iterator[N
         _active.reset(before)
 
 
-def rounding_change(
-    product: Callable[[Tensor], Tensor],
-    vectors: Tensor,
-    images: Tensor,
-    seed: int,
-    norms: Callable[[Tensor], Tensor] = column_norms,
-) -> Tensor:
+def rounding_change(product: Callable[[Tensor], Tensor], vectors: Tensor, images: Tensor, seed: int) -> Tensor:
     """By how much rounding may have moved the images (n, m) of vectors: a norm of each (m,), with a margin.
 
     Costs RUNS times the products. Infinite where a moved operation leaves its domain: nothing is known there. norms: of
@@ -75,7 +69,7 @@ def rounding_change(
     moved = torch.zeros(images.shape[1], dtype=torch.float64, device=images.device)
     for run in range(RUNS):
         with random_rounding(seed * RUNS + run, vectors.dtype), contextlib.suppress(NumericsError):
-            change = norms(product(vectors).double() - images.double()).double()
+            change = column_norms(product(vectors).double() - images.double())
             moved = torch.maximum(moved, torch.where(change.isfinite(), change, torch.inf))
             continue
         moved = torch.full_like(moved, torch.inf)

@@ -27,25 +27,10 @@ def seeded(seed: int, stream: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed((int(seed) + stream) % (1 << 64))
 
 
-_PIECE = 1 << 16
-"""Rows that are drawn at a time: torch draws them as it draws all at once, sixteen numbers after sixteen."""
-
-
-def gaussian(n: int, m: int, seed: int | torch.Generator = 0, rows: slice | None = None) -> Tensor:
-    """Gaussian vectors (n, m) in float64 on the CPU: the same in every precision and on every device.
-
-    rows: all that is returned of them. The other rows are drawn, too, and forgotten.
-    """
+def gaussian(n: int, m: int, seed: int | torch.Generator = 0) -> Tensor:
+    """Gaussian vectors (n, m) in float64 on the CPU: the same in every precision and on every device."""
     generator = seed if isinstance(seed, torch.Generator) else seeded(seed)
-    begin, end, _ = (rows or slice(None)).indices(n)
-    found = torch.empty(max(0, end - begin), m, dtype=torch.float64)
-    starts = [*range(0, max(1, n - _PIECE + 1), _PIECE), n]
-    for start, stop in zip(starts, starts[1:], strict=False):
-        piece = torch.randn(stop - start, m, generator=generator, dtype=torch.float64)
-        first, last = max(start, begin), min(stop, end)
-        if first < last:
-            found[first - begin : last - begin] = piece[first - start : last - start]
-    return found
+    return torch.randn(n, m, generator=generator, dtype=torch.float64)
 
 
 def column_norms(vectors: Tensor) -> Tensor:
@@ -68,40 +53,17 @@ _SUMMED = 1 << 12
 """Rows that BLAS on a CPU adds up in float32: over ten million it gets no more than two digits right."""
 
 
-class VectorSpace:
-    """Vectors of `order` numbers, as columns of tensors (rows, m): all of their rows here, those that one rank holds in
-    a subclass.
+def inner(X: Tensor, Y: Tensor) -> Tensor:
+    """X^T Y of vectors (n, m) and (n, k).
 
-    These three methods involve every rank; all else that the engine does to long vectors are linear combinations of
-    columns, which each rank forms of its own rows.
+    For a few columns X and a tall basis Y twice as fast as Y^T X; a dot product is faster still.
     """
-
-    ranks = 1
-    hint = "give one number per parameter of the columns"
-
-    def __init__(self, order: int, dtype: torch.dtype, device: torch.device) -> None:
-        self.order = self.rows = order
-        self.dtype, self.device = dtype, device
-
-    def randn(self, m: int, generator: torch.Generator) -> Tensor:
-        """Gaussian vectors (rows, m), the same in every precision and on every device."""
-        return gaussian(self.order, m, generator).to(self.device, self.dtype)
-
-    def inner(self, X: Tensor, Y: Tensor) -> Tensor:
-        """X^T Y over all rows, the same on every rank.
-
-        For a few columns X and a tall basis Y twice as fast as Y^T X; a dot product is faster still.
-        """
-        if X.dtype != torch.float64 and X.device.type == "cpu":
-            count, rest = divmod(len(X), _SUMMED)
-            x, y = (Z[: len(X) - rest].unflatten(0, (count, _SUMMED)) for Z in (X, Y))
-            parts = torch.bmm(x.mT, y).sum(0, dtype=torch.float64)
-            return (parts + X[len(X) - rest :].T @ Y[len(X) - rest :]).to(X.dtype)
-        return X[:, 0].dot(Y[:, 0]).view(1, 1) if X.shape[1] == Y.shape[1] == 1 else X.T @ Y
-
-    def largest(self, X: Tensor) -> float:
-        """max |X| over all rows, the same on every rank; 0 without entries, not finite if an entry is not."""
-        return float(X.abs().amax()) if X.numel() else 0.0
+    if X.dtype != torch.float64 and X.device.type == "cpu":
+        count, rest = divmod(len(X), _SUMMED)
+        x, y = (Z[: len(X) - rest].unflatten(0, (count, _SUMMED)) for Z in (X, Y))
+        parts = torch.bmm(x.mT, y).sum(0, dtype=torch.float64)
+        return (parts + X[len(X) - rest :].T @ Y[len(X) - rest :]).to(X.dtype)
+    return X[:, 0].dot(Y[:, 0]).view(1, 1) if X.shape[1] == Y.shape[1] == 1 else X.T @ Y
 
 
 def require_finite(size: float) -> None:

@@ -39,7 +39,12 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Failure:
-    """A file that could not be finished, the error and its hint."""
+    """A file that could not be finished.
+
+    Attributes:
+        path: the file.
+        error, hint: what went wrong, and how to mend it.
+    """
 
     path: Path
     error: str

@@ -23,10 +23,9 @@ from landscape.files.files import REPLACE, output, refuse_existing
 from landscape.files.runs import RETRAIN, RunReader
 from landscape.jobs.plan import SweepAnalysis
 from landscape.measure.analysis import existing
-from landscape.measure.critical import refine
-from landscape.measure.hessian import analyse
+from landscape.measure.critical import critical
+from landscape.measure.hessian import hessian
 from landscape.measure.steps import choose_steps
-from landscape.models.blocks import in_order
 from landscape.training.loop import train_ensemble
 from landscape.training.member import difference
 from landscape.workers import Reason, Workers
@@ -99,9 +98,9 @@ class Analysis(Job):
         if is_analysed(self.run, settings, self.path, is_trained=True):
             return
         if isinstance(settings, HessianConfig):
-            analyse(self.run, settings, self.path, quiet=True)
+            hessian(self.run, settings, self.path, quiet=True)
         elif self.analysis.refine_from is not None:
-            refine(self.run, self.analysis.refine_from, settings, self.path, resume=True, quiet=True)
+            critical(self.run, self.analysis.refine_from, settings, self.path, resume=True, quiet=True)
 
 
 def work_off(jobs: Sequence[Job], pool: Workers | None) -> Iterator[tuple[Job, Reason | None]]:
@@ -223,7 +222,7 @@ def is_analysed(run: Path, config: AnalysisConfig, path: Path, is_trained: bool)
         if not is_trained or found is None or found.attrs["status"] != "complete":
             return False
         steps = _to_measure(reader, config, found.steps) if isinstance(config, HessianConfig) else []
-    return not found.lacks(steps, in_order(config.blocks, found.blocks))
+    return {*steps} <= {*found.steps}
 
 
 def _to_measure(reader: RunReader, config: HessianConfig, steps: Sequence[int]) -> list[int]:

@@ -27,7 +27,7 @@ from landscape.provenance import provenance
 
 Config = TypeVar("Config", bound=AnalysisConfig)
 GROWING = {"steps", "num_steps", "blocks", "device", "problem"}
-"""Settings that may change when a file is extended; the source of a problem may not."""
+"""Settings that may change when a file is extended: blocks to some of its own; the source of a problem may not."""
 RESUME = "resume"
 """Group of the state of a search for a critical point."""
 
@@ -49,13 +49,9 @@ class Analysis:
     def begun(
         cls, path: Path, attrs: Mapping[str, Any], layout: tuple[Sequence[Table], Scales], stored: Self | None
     ) -> Self:
-        """A new analysis, or a stored one with room for all blocks and pairs of a layout.
-
-        Raises ConfigError for a block with the name of another dataset.
-        """
+        """A new analysis, or a stored one. Raises ConfigError for a block with the name of another dataset."""
         require_distinct(path, layout[0])
-        groups = datasets.extended(stored.groups, *layout) if stored else datasets.blank(*layout)
-        return cls(path, dict(attrs), groups)
+        return cls(path, dict(attrs), stored.groups if stored else datasets.blank(*layout))
 
     @property
     def root(self) -> xarray.Dataset:
@@ -69,7 +65,7 @@ class Analysis:
 
     @property
     def blocks(self) -> list[str]:
-        """The blocks that are measured, or will be."""
+        """The blocks that are measured."""
         return [str(block) for block in self.root["block"].values]
 
     @property
@@ -80,15 +76,6 @@ class Analysis:
     def at(self, step: int) -> Datasets:
         """The rows of one step."""
         return datasets.at(self.groups, step)
-
-    def measured(self, step: int) -> list[str]:
-        """The blocks measured at a step."""
-        return datasets.measured(self.root.sel({STEP: step})) if step in self.steps else []
-
-    def lacks(self, steps: Iterable[int], blocks: Iterable[str]) -> bool:
-        """Whether any of these blocks is not measured at its own steps or at these."""
-        wanted = {*self.blocks, *blocks}
-        return any(wanted - {*self.measured(step)} for step in {*steps, *self.steps})
 
     def numbers(self, name: str) -> dict[int, int]:
         """An integer of each step."""
@@ -154,10 +141,9 @@ def existing(
 
 
 def joined(config: Config, problem: Problem, stored: Analysis | None) -> Config:
-    """The settings of a stored analysis once it is extended."""
-    held = stored.blocks if stored else []
-    wanted = in_order(config.blocks or problem.default_blocks, {*held, *problem.blocks})
-    config = dataclasses.replace(config, blocks=tuple(dict.fromkeys([*held, *wanted])))
+    """The settings of a stored analysis once it is extended, or of a new one."""
+    blocks = stored.blocks if stored else in_order(config.blocks or problem.default_blocks, problem.blocks)
+    config = dataclasses.replace(config, blocks=tuple(blocks))
     if stored and config.spectra == "auto":
         config = dataclasses.replace(config, spectra=json.loads(stored.attrs["config"])["spectra"])
     return config
@@ -198,6 +184,8 @@ def _difference(stored: Analysis, reader: RunReader, config: AnalysisConfig, sou
         return wrong
     if stored.is_refined == isinstance(config, HessianConfig):
         return f"it is {'the analysis of a critical point' if stored.is_refined else 'no analysis of a critical point'}"
+    if further := [block for block in in_order(config.blocks, stored.blocks) if block not in stored.blocks]:
+        return f"it was made without block {further[0]}"
     with in_file(stored.path, "config"):
         settings = replace(type(config)(), json.loads(stored.attrs["config"]))
     was, now = (json.loads(to_json(c)) for c in (settings, config))

@@ -35,9 +35,8 @@ from landscape.measure.analysis import (
     require_other,
 )
 from landscape.measure.datasets import dataset
-from landscape.measure.expected import Blocks
 from landscape.measure.fields import STATUS, critical_table, losses_in, search_table
-from landscape.measure.measure import measure
+from landscape.measure.measure import Blocks, measure
 from landscape.measure.measurement import Measurement, Point
 from landscape.measure.steps import warn_of_damage
 from landscape.models.problem import Arrays, Problem, hessian, tensors, with_state
@@ -48,7 +47,7 @@ ENDS = str(STATUS["flag_meanings"]).split()
 
 
 @differentiable
-def refine(
+def critical(
     run: Path | str,
     step: int,
     config: AnalysisConfig,
@@ -72,7 +71,7 @@ def refine(
         out: by default RUN.critical-STEP.h5 beside the run.
         tol: distance to the critical point in units of |theta| up to which a point is critical.
         max_products: most Hessian-vector products of the search.
-        resume: continue a search of these settings, also one that used up its products, and add blocks.
+        resume: continue a search of these settings, also one that used up its products.
         overwrite: replace a file of another search or other settings, which is an error otherwise.
         quiet: without a progress bar.
 
@@ -123,13 +122,12 @@ def refine(
             rows = analysis.at(step) if step in analysis.steps else {}
             if not all(np.array_equal(rows["critical_point"][name], row[name]) for name in problem.parameters if rows):
                 rows = {}
-            lacking = not rows or analysis.lacks([step], [])
-            if stored and not lacking and is_whole(stored, attrs) and rows["critical_point"]["status"] == row["status"]:
+            if rows and stored and is_whole(stored, attrs) and rows["critical_point"]["status"] == row["status"]:
                 return views.open(out)
-            if lacking:
+            if not rows:
                 there = Point({**start, **_arrays(point.params)}, problem.training(reader, step))
-                with Blocks(what, [what.config.blocks], quiet) as bar:
-                    rows = measure(what, there, rows or None, bar.show).datasets
+                with Blocks(what, 1, quiet) as bar:
+                    rows = measure(what, there, bar.show).datasets
             rows["critical_point"] = dataset(of_point, scales, row)
             rows["/"]["checkpoint_crc32"].values[...] = reader.record(step)
             analysis.put(step, rows)
@@ -206,7 +204,3 @@ def _arrays(params: Mapping[str, Tensor]) -> dict[str, Any]:
 
 def _norm(pieces: Mapping[str, Tensor]) -> float:
     return float(torch.stack([p.square().sum() for p in pieces.values()]).sum().sqrt())
-
-
-critical = refine
-"""Its name in the package, that of the command."""

@@ -1,4 +1,4 @@
-"""Measurements as xarray datasets by group of their file: made, extended and put together."""
+"""Measurements as xarray datasets by group of their file: made and put together."""
 
 from __future__ import annotations
 
@@ -24,33 +24,14 @@ def dataset(table: Table, scales: Scales, values: Row) -> xarray.Dataset:
     return xarray.Dataset(variables, _labels(table, scales))
 
 
-def blank(tables: Sequence[Table], scales: Scales, steps: Sequence[int] = ()) -> Datasets:
-    """All tables with missing values at these steps."""
-    made: Datasets = {}
-    for table in tables:
-        rows = [(field, np.stack([missing(field, scales)] * (len(steps) + 1))[1:]) for field in table.fields]
-        variables = {field.name: ((STEP, *field.dims), row, field.description) for field, row in rows}
-        made[table.group] = xarray.Dataset(variables, {STEP: np.array(steps, np.int64), **_labels(table, scales)})
-    return made
+def blank(tables: Sequence[Table], scales: Scales) -> Datasets:
+    """All tables without any step."""
+    return {t.group: dataset(t, scales, {}).expand_dims({STEP: np.array([], np.int64)}) for t in tables}
 
 
 def missing(field: Field, scales: Scales) -> np.ndarray[Any, Any]:
     """A field of one row without anything: NaN, an unknown count, or the first of some codes."""
     return np.full([len(scales[dim]) for dim in field.dims], _nothing(field), field.dtype)
-
-
-def extended(stored: Datasets, tables: Sequence[Table], scales: Scales) -> Datasets:
-    """Stored datasets with all blocks, pairs and groups that a measurement has; what they lack is missing."""
-    steps = stored["/"][STEP].values.tolist()
-    made: Datasets = {}
-    for table in tables:
-        all_missing = blank([table], scales, steps)[table.group]
-        old = stored.get(table.group, all_missing)
-        fill = {field.name: _nothing(field) for field in table.fields if field.name in old}
-        labels = {dim: all_missing[dim].values for dim in _labels(table, scales)}
-        old = old.reindex({dim: x for dim, x in labels.items() if dim in old.dims}, fill_value=fill)
-        made[table.group] = all_missing.assign({name: old[name] for name in fill})
-    return {**stored, **made}
 
 
 def put(stored: Datasets, step: int, rows: Datasets) -> Datasets:
@@ -66,11 +47,6 @@ def put(stored: Datasets, step: int, rows: Datasets) -> Datasets:
 def at(stored: Datasets, step: int) -> Datasets:
     """The rows of one step."""
     return {group: data.sel({STEP: step}, drop=True) for group, data in stored.items() if STEP in data.dims}
-
-
-def measured(root: xarray.Dataset) -> list[str]:
-    """The blocks that are measured at a step; fewer than all while an analysis adds blocks."""
-    return [str(block) for block in root["block"].values[~np.isnan(root["operator_norm"].values)]]
 
 
 def _nothing(field: Field) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -19,8 +18,7 @@ from landscape.files.runs import RunReader
 from landscape.files.views import File
 from landscape.files.writing import sole_writer
 from landscape.measure.analysis import Analysis, attributes, existing, is_whole, joined, require_other
-from landscape.measure.expected import Blocks
-from landscape.measure.measure import Measured, track
+from landscape.measure.measure import Blocks, Measured, track
 from landscape.measure.measurement import Measurement, Vectors
 from landscape.measure.parallel import Origin, Task, in_worker, one_by_one, processes
 from landscape.measure.steps import choose_steps, finite_steps, warn_of_damage
@@ -33,7 +31,7 @@ LOSS_AGREEMENT = 0.01
 
 
 @differentiable
-def analyse(
+def hessian(
     run: Path | str,
     config: HessianConfig | None = None,
     out: Path | str | None = None,
@@ -44,8 +42,8 @@ def analyse(
 ) -> File:
     """Measure the Hessian of a run's checkpoints.
 
-    A file of this run and these settings is extended by the steps and blocks that it lacks; an interrupted analysis
-    continues after its last whole step.
+    A file of this run and these settings is extended by the steps that it lacks, for the blocks that it has; an
+    interrupted analysis continues after its last whole step.
 
     Args:
         run: the run file.
@@ -81,7 +79,7 @@ def analyse(
             what = Measurement.of(problem, joined(config, problem, stored))
             attrs = attributes(reader, what.config, str(problem.device), source, stored)
             analysis = Analysis.begun(out, attrs, what.layout(), stored)
-            tasks = plan(reader, what, chosen, analysis)
+            tasks = plan(reader, chosen, analysis)
             if stored and not tasks and is_whole(stored, attrs):
                 if ranks:
                     ranks.broadcast()
@@ -94,7 +92,7 @@ def analyse(
                 what.require_sound(reader.checkpoint(tasks[0].step))
             with contextlib.ExitStack() as pool:
                 count = processes(what, len(tasks), jobs)
-                bar = pool.enter_context(Blocks(what, [task.new | task.again for task in tasks], quiet))
+                bar = pool.enter_context(Blocks(what, len(tasks), quiet))
                 if count:
                     calls = [(Origin.of(reader, what, source), task) for task in tasks]
                     workers = pool.enter_context(Workers(count))
@@ -114,9 +112,9 @@ def _take(
     losses = {}
     before: Vectors = {}
     for task, found in done:
-        if task.new or task.tracked:
-            vectors = {name: found.vectors[name] for name in task.tracked}
-            rows = track(what, Measured(found.datasets, vectors), before)
+        if task.is_tracked:
+            rows = found.datasets if task.is_new else analysis.at(task.step)
+            rows = track(what, Measured(rows, found.vectors), before)
             losses[task.step] = float(rows["/"]["train_loss"]), reader.recorded_loss(task.step)
             rows["/"]["recorded_loss"].values[...] = losses[task.step][1]
             rows["/"]["checkpoint_crc32"].values[...] = task.record
@@ -128,7 +126,7 @@ def _take(
 
 
 def follow(run: Path, config: HessianConfig, ranks: Ranks) -> None:
-    """Do the part of a rank that is not the first in its `analyse`."""
+    """Do the part of a rank that is not the first in its `hessian`."""
     with RunReader(run) as reader:
         problem, source = spread.opened(reader, config, ranks)
         if begun := ranks.broadcast():
@@ -140,26 +138,18 @@ def follow(run: Path, config: HessianConfig, ranks: Ranks) -> None:
                 pass
 
 
-def plan(reader: RunReader, what: Measurement, chosen: Sequence[int], analysis: Analysis) -> list[Task]:
-    """What is left to do: at each step the blocks that it lacks, and vectors to track those of two steps that meet."""
+def plan(reader: RunReader, chosen: Sequence[int], analysis: Analysis) -> list[Task]:
+    """What is left to do: the steps that are missing, and vectors to track those that follow another step by now."""
     steps = sorted({*chosen, *analysis.steps})
+    before = dict(zip(steps, [schema.UNKNOWN, *steps], strict=False))
     previous = analysis.numbers("previous_step")
-    names = frozenset(block.name for block in what.blocks)
-    new = {step: names - {*analysis.measured(step)} for step in steps}
-    nothing = frozenset[str]()
-    tracked = {steps[0]: nothing}
-    for before, step in itertools.pairwise(steps):
-        tracked[step] = new[before] | new[step] if previous.get(step, before) == before else names
-    tasks = []
-    for before, step, after in zip([schema.UNKNOWN, *steps], steps, [*steps[1:], schema.UNKNOWN], strict=False):
-        needed = tracked[step] | tracked.get(after, nothing)
-        if new[step] | needed:
-            known = analysis.at(step) if step in analysis.steps else None
-            held = names if known and "eigenvectors" in known else nothing
-            tasks.append(
-                Task(step, before, reader.record(step), new[step], needed - new[step] - held, tracked[step], known)
-            )
-    return tasks
+    tracked = {step for step in steps if previous.get(step) != before[step]}
+    needed = tracked | {before[step] for step in tracked}
+    return [
+        Task(step, before[step], reader.record(step), step not in previous, step in tracked)
+        for step in steps
+        if step in needed
+    ]
 
 
 def _warn_of_losses(reader: RunReader, losses: Mapping[int, tuple[float, float]]) -> None:
@@ -178,7 +168,3 @@ def _warn_of_losses(reader: RunReader, losses: Mapping[int, tuple[float, float]]
             f"recorded {recorded:.6g} (by {apart(worst):.0%}){others}. Data, loss or mode may be others than in "
             "training, or what was recorded is that of a mini-batch, or of another step"
         )
-
-
-hessian = analyse
-"""Its name in the package, that of the command."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,11 +16,11 @@ from landscape.files.schema import Scales
 from landscape.measure import datasets
 from landscape.measure.checkpoint import Checkpoint
 from landscape.measure.datasets import Datasets
-from landscape.measure.fields import BOOKKEEPING
 from landscape.measure.measurement import Measurement, Point, Vectors
 from landscape.measure.quantities import QUANTITIES, density, tracking
 from landscape.measure.quantities.quantity import Quantity, Row, pad
 from landscape.models.blocks import Block
+from landscape.progress import Bar
 
 Progress = Callable[[str, bool], object]
 """Called with the name of a block before and after it is measured."""
@@ -38,15 +38,26 @@ class Measured:
         return _of_arrays, (self.datasets, {name: vectors.cpu().numpy() for name, vectors in self.vectors.items()})
 
 
-def measure(
-    what: Measurement, point: Point, known: Datasets | None = None, progress: Progress = lambda block, done: None
-) -> Measured:
+class Blocks(Bar):
+    """A bar of blocks, each at so many steps."""
+
+    def __init__(self, what: Measurement, steps: int, quiet: bool = False) -> None:
+        form = "{l_bar}{bar}| {n_fmt}/{total_fmt} {elapsed}<{remaining}{postfix}"
+        super().__init__(steps * len(what.blocks), "block", quiet, bar_format=form)
+
+    def show(self, block: str, is_done: bool, step: int | None = None) -> None:
+        """Show the block being measured, and count it when it is done."""
+        if is_done:
+            self.update()
+        self.set_postfix(**({} if step is None else {"step": step}), block=block)
+
+
+def measure(what: Measurement, point: Point, progress: Progress = lambda block, done: None) -> Measured:
     """Measure every block at one point.
 
     Args:
         what: problem, blocks and settings.
         point: parameters, what the trainer knew, and start vectors.
-        known: datasets of this point in which some blocks are measured: these stay, and so does what couples them.
         progress: called around each block.
 
     Returns:
@@ -54,64 +65,53 @@ def measure(
         missing; `track` adds it.
     """
     tables, scales = what.layout()
-    held = datasets.measured(known["/"]) if known else []
     with what.threads():
         checkpoint = Checkpoint(what, point)
         spectra: Row = {}
-        for i, block in enumerate(what.blocks):
-            name, full = block.name, checkpoint.is_full(block)
-            if known and name in held:
-                checkpoint.rows[name] = _stored(known, i)
-                spectra |= {name: known["spectrum"][name].values} if full else {}
-            else:
-                progress(name, False)
-                checkpoint.rows[name] = _of_block(checkpoint, block)
-                spectra |= {name: checkpoint.eigen(block).ritz} if full else {}
-                progress(name, True)
+        for block in what.blocks:
+            progress(block.name, False)
+            checkpoint.rows[block.name] = _of_block(checkpoint, block)
+            if checkpoint.is_full(block):
+                spectra[block.name] = checkpoint.eigen(block).ritz
+            progress(block.name, True)
         rows = checkpoint.rows
         root: Row = {name: np.array([rows[b.name][name] for b in what.blocks]) for name in rows[what.blocks[0].name]}
-        root |= {field.name: known["/"][field.name].values for field in tracking.FIELDS} if known else {}
         for quantity in QUANTITIES:
             if quantity.scope == "point":
-                root |= _of_point(checkpoint, quantity, known)
+                root |= quantity.compute(checkpoint)
             elif quantity.scope == "pair":
-                root |= _of_pairs(checkpoint, quantity, known, scales)
+                root |= _of_pairs(checkpoint, quantity, scales)
         densities, distances = density.compute(checkpoint, spectra)
-        vectors = {b.name: checkpoint.eigen(b).vectors for b in what.blocks if b.name not in held}
+        vectors = {block.name: checkpoint.eigen(block).vectors for block in what.blocks}
     values = {"/": root | distances, "spectrum": spectra, "density": densities}
     if what.config.eigenvectors:
         values["eigenvectors"] = {name: pad(v.mT.cpu().numpy(), what.config.k) for name, v in vectors.items()}
-        values["eigenvectors"] |= {name: known["eigenvectors"][name].values for name in held} if known else {}
     return Measured({t.group: datasets.dataset(t, scales, values[t.group]) for t in tables}, vectors)
 
 
-def eigenvectors(
-    what: Measurement, point: Point, names: Collection[str], progress: Progress = lambda block, done: None
-) -> dict[str, Tensor]:
-    """The eigenvectors of some blocks alone, from which the next step is tracked."""
-    found = {}
+def eigenvectors(what: Measurement, point: Point, progress: Progress = lambda block, done: None) -> Measured:
+    """The eigenvectors of every block alone, from which the next step is tracked."""
+    vectors = {}
     with what.threads():
         checkpoint = Checkpoint(what, point)
         for block in what.blocks:
-            if block.name in names:
-                progress(block.name, False)
-                found[block.name] = checkpoint.eigen(block).vectors
-                progress(block.name, True)
-    return found
+            progress(block.name, False)
+            vectors[block.name] = checkpoint.eigen(block).vectors
+            progress(block.name, True)
+    return Measured({}, vectors)
 
 
 def track(what: Measurement, measured: Measured, before: Vectors) -> Datasets:
-    """The datasets of a step with what has become of the eigenvectors of the step before, in all blocks that have some.
+    """The datasets of a step with what has become of the eigenvectors of the step before; before: none if it is first.
 
-    measured.vectors and before: eigenvectors at the step and at the one before it, none if it is the first.
+    measured.vectors and before: eigenvectors at the step and at the one before it.
     """
     root = measured.datasets["/"].copy(deep=True)
     with what.threads():
         for i, block in enumerate(what.blocks):
-            if block.name in measured.vectors:
-                row = tracking.tracked(before.get(block.name), measured.vectors[block.name], what.config.k)
-                for name, value in row.items():
-                    root[name].values[i] = value
+            row = tracking.tracked(before.get(block.name), measured.vectors[block.name], what.config.k)
+            for name, value in row.items():
+                root[name].values[i] = value
     return {**measured.datasets, "/": root}
 
 
@@ -129,33 +129,11 @@ def _of_block(checkpoint: Checkpoint, block: Block) -> Row:
     return row | {"num_products": checkpoint.products[block.name], "seconds": time.monotonic() - started}
 
 
-def _stored(known: Datasets, i: int) -> Row:
-    """The row of a block that was measured before."""
-    fields = [field for q in QUANTITIES if q.scope == "block" for field in q.fields]
-    names = [field.name for field in (*fields, *BOOKKEEPING) if field.dims[:1] == ("block",)]
-    return {name: known["/"][name].values[i] for name in names}
-
-
-def _of_point(checkpoint: Checkpoint, quantity: Quantity, known: Datasets | None) -> Row:
-    """A quantity of the whole point, which does not change with blocks unless it reads them."""
-    if known and not quantity.reads_blocks:
-        return {name: known["/"][name].values for name in quantity.names}
-    row: Row = quantity.compute(checkpoint)
-    return row
-
-
-def _of_pairs(checkpoint: Checkpoint, quantity: Quantity, known: Datasets | None, scales: Scales) -> Row:
+def _of_pairs(checkpoint: Checkpoint, quantity: Quantity, scales: Scales) -> Row:
     """A quantity of all pairs; missing where the joint block is not analysed."""
     root: Row = {field.name: datasets.missing(field, scales) for field in quantity.fields}
-    held = datasets.measured(known["/"]) if known else []
     for i, pair in enumerate(checkpoint.what.pairs):
-        if pair.name not in checkpoint.rows:
-            continue
-        new = [block.name for block in pair.both if block.name in checkpoint.rows and block.name not in held]
-        if known and pair.name in held and not (quantity.reads_blocks and new):
-            row = {name: known["/"][name].values[i] for name in quantity.names}
-        else:
-            row = quantity.compute(checkpoint, pair)
-        for name, value in row.items():
-            root[name][i] = value
+        if pair.name in checkpoint.rows:
+            for name, value in quantity.compute(checkpoint, pair).items():
+                root[name][i] = value
     return root

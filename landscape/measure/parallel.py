@@ -10,16 +10,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
-import numpy as np
-import torch
-from torch import Tensor
-
 from landscape import models
 from landscape.config import AnalysisConfig
 from landscape.devices import dense_bytes, free_memory
 from landscape.errors import FileError
 from landscape.files.runs import RunReader
-from landscape.measure.datasets import Datasets
 from landscape.measure.measure import Measured, Progress, eigenvectors, measure
 from landscape.measure.measurement import Measurement, Point, Vectors
 from landscape.models.factory import SEED, Source, unlike_problem
@@ -33,37 +28,21 @@ _WORTHWHILE = 1000
 class Task:
     """What is done at a step.
 
-    before: the step before, -1 for none; record: the checksum of its checkpoint; new: blocks to measure; again: blocks
-    of which only eigenvectors are computed; tracked: blocks whose eigenvectors are compared with those of the step
-    before; known: what is measured.
+    before: the step before, -1 for none; record: the checksum of its checkpoint; is_new: it is measured, else its
+    eigenvectors alone are computed; is_tracked: they are compared with those of the step before.
     """
 
     step: int
     before: int
     record: int
-    new: frozenset[str]
-    again: frozenset[str]
-    tracked: frozenset[str]
-    known: Datasets | None
-
-    @property
-    def stored(self) -> dict[str, Tensor]:
-        """The eigenvectors that the file has."""
-        vectors = {}
-        for name, stored in (self.known or {}).get("eigenvectors", {}).items():
-            values = stored.values
-            vectors[str(name)] = torch.from_numpy(values[:, ~np.isnan(values[0, :, 0])]).mT
-        return {name: held for name, held in vectors.items() if name not in self.new}
+    is_new: bool
+    is_tracked: bool
 
 
 def carried_out(reader: RunReader, what: Measurement, task: Task, start: Vectors, progress: Progress) -> Measured:
-    """The untracked rows of a step, and eigenvectors of its blocks."""
-    if not (task.new or task.again):
-        return Measured(task.known or {}, task.stored)
+    """The untracked rows of a step, if it is new, and the eigenvectors of its blocks."""
     point = Point(reader.checkpoint(task.step), what.problem.training(reader, task.step), start)
-    done = measure(what, point, task.known, progress) if task.new else Measured(task.known or {}, {})
-    more = eigenvectors(what, point, task.again, progress) if task.again else {}
-    return Measured(done.datasets, task.stored | done.vectors | more)
+    return (measure if task.is_new else eigenvectors)(what, point, progress)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -69,12 +69,23 @@ class Slices(Curve):
 
 
 @differentiable
-def slice_checkpoint(
+def slice(  # noqa: A001
     run: Path | str, step: int, config: SliceConfig, analysis: AnalysisConfig, quiet: bool = True
 ) -> Slices:
-    """The objective along the unit eigenvectors of a block, and on the plane of the lowest and the highest.
+    """The objective along unit eigenvectors of a block, and on the plane of the lowest and the highest.
 
-    Raises NumericsError if the second derivative of a slice at 0 differs from its eigenvalue by more than 1e-6 |H|.
+    Args:
+        run: the run file.
+        step: a stored step.
+        config: the block, how many eigenvectors, how far and how many points.
+        analysis: problem, objective, method and device.
+        quiet: show no progress bar.
+
+    Returns:
+        The values of the objective, with eigenvalues and residuals.
+
+    Raises:
+        NumericsError: if the second derivative of a slice at 0 differs from its eigenvalue by more than 1e-6 |H|.
     """
     with Bar(3, "part", quiet) as bar:
         return _slices(as_path(run), step, config, analysis, bar)
@@ -153,7 +164,3 @@ def _default_block(problem: Problem) -> str:
     """The first pair if the model has it, else all parameters."""
     first = joint(problem.pairs[0]) if problem.pairs else ""
     return first if first in problem.blocks else "all"
-
-
-slice = slice_checkpoint  # noqa: A001
-"""Its name in the package, that of the command."""

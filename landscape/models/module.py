@@ -27,14 +27,19 @@ _MOST_PARTS = 32
 
 
 class ModuleProblem(Problem, Shown):
-    """A torch module over one data set, at any parameters (cf. `Problem`); without a structure.
+    """A torch module, its data and its loss, to be measured at the parameters of a run file.
 
-    data, targets, loss, weight, chunk_size and dtype are as in `Objective`: one batch, or a DataLoader or list of
-    batches, which are moved to the module's device. blocks: by name, parameters or patterns such as "*.attn.*", in the
-    order of the block's rows; block `all` always exists. pairs: blocks whose couplings are measured, where the joint
-    block "A,B" is analysed. Tied parameters count once, under their first name, whichever of their names a run file
-    has. Raises ArgumentError for a pattern that matches nothing, for pairs of unknown or overlapping blocks, and for
-    data and settings that `Objective` refuses.
+    Args:
+        model: the module; its own parameters do not matter.
+        data, targets, loss, weight, chunk_size, dtype: as in `Objective`. Batches are moved to the module's device.
+        blocks: parameters or patterns such as "*.attn.*" by name, in the order of a block's rows; block `all` always
+            exists.
+        pairs: blocks whose coupling is measured where the joint block "A,B" is analysed.
+        weight_decay: of the regularised objective.
+
+    Raises:
+        ArgumentError: for a pattern that matches nothing, for pairs of unknown or overlapping blocks, and for data and
+            settings that `Objective` refuses.
     """
 
     shown = ("parameters", "blocks", "pairs", "device")

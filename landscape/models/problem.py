@@ -48,7 +48,11 @@ class Training:
 class Plain:
     """The model as plain PyTorch in float64 at some point, for verification without our own code.
 
-    parameters: the module's own tensors by the problem's names; loss: the mean over the data set from its outputs.
+    Attributes:
+        model: the module.
+        parameters: the module's own tensors by the problem's names.
+        inputs, targets: the training samples.
+        loss: the mean over the data set, from its outputs and targets.
     """
 
     model: nn.Module

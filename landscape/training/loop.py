@@ -83,12 +83,24 @@ def train(
     quiet: bool = False,
     fsync: bool = False,
 ) -> RunSummary:
-    """Train and write the run file `path`; `resume` resumes an existing file.
+    """Train a network and write its run file.
 
-    fsync: sync every commit to disk, so that it survives a power failure. A run that diverges ends with status
-    "diverged" and a warning, and keeps its finite checkpoints. Raises FileError if `path` exists and neither `resume`
-    nor `overwrite` is set, ConfigError if both are, or if a resumed run's config differs in an option that affects its
-    numbers.
+    A run that diverges ends with the status "diverged" and a warning, and keeps its finite checkpoints.
+
+    Args:
+        config: options of the run.
+        path: the run file.
+        resume: continue an existing file.
+        overwrite: replace an existing file.
+        quiet: show no progress bar.
+        fsync: sync every commit to disk, so that it survives a power failure.
+
+    Returns:
+        When the run memorised and grokked, and how it ended.
+
+    Raises:
+        FileError: if `path` exists, and neither `resume` nor `overwrite` is set.
+        ConfigError: if both are set, or if a resumed run differs in an option that changes its numbers.
     """
     return train_ensemble({as_path(path): config}, resume, overwrite, quiet, fsync)[0]
 
@@ -102,9 +114,21 @@ def train_ensemble(
 ) -> list[RunSummary]:
     """Train runs of one shape side by side; up to rounding, every file equals that of `train`.
 
-    The configs may differ in seed, lr, lr_ratio, weight_decay, init_scale_E and init_scale_W (see `ensemble`).
-    Finished runs stay as they are; a run that ends early does not stop the others. Raises as `train`, and for runs
-    that differ in more.
+    Finished runs stay as they are. A run that ends early does not stop the others.
+
+    Args:
+        runs: options by run file. They may differ in seed, lr, lr_ratio, weight_decay, init_scale_E and init_scale_W
+            (see `ensemble`).
+        resume: continue existing files.
+        overwrite: replace existing files.
+        quiet: show no progress bar.
+        fsync: sync every commit to disk.
+
+    Returns:
+        A summary of each run, in their order.
+
+    Raises:
+        LandscapeError: as `train`, and for runs that differ in other options.
     """
     started = time.monotonic()
     if resume and overwrite:

@@ -195,7 +195,7 @@ def test_derivatives_do_without_sympy(run_file: Path, tmp_path: Path) -> None:
     """torch imports it, a second of each process, for the shape of what a derivative is weighted with."""
     code = (
         "import sys; from pathlib import Path; from landscape.config import HessianConfig; "
-        "from landscape.measure.hessian import analyse; "
+        "from landscape.measure.hessian import hessian as analyse; "
         f"analyse(Path({str(run_file)!r}), HessianConfig(steps='0', blocks=('E',), device='cpu'), "
         f"Path({str(tmp_path / 'h.h5')!r}), quiet=True, jobs=0); "
         "assert 'torch' in sys.modules and 'sympy' not in sys.modules"

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
-from landscape import HessianOperator, Objective, cross_entropy, linear_cross_entropy, saddle_index
+from landscape import HessianOperator, Objective, cross_entropy, saddle_index
 from landscape.errors import ArgumentError
 
 torch.manual_seed(0)
@@ -86,11 +86,6 @@ CASES: dict[str, tuple[Callable[[], nn.Module], Any, Any, Callable[[nn.Module], 
     ),
     "means over tokens of ours": (
         network, (TOKENS, TAGS), lambda z, y: cross_entropy(z, y).mean(1),
-        lambda model: by_tokens(model(TOKENS.double()), TAGS).mean(),
-    ),
-    "means over tokens of a linear head": (
-        lambda: nn.Linear(3, 3, bias=False), (TOKENS, TAGS),
-        lambda model, batch: linear_cross_entropy(batch[0], model.weight, batch[1]).mean(1),
         lambda model: by_tokens(model(TOKENS.double()), TAGS).mean(),
     ),
     "chosen samples": (

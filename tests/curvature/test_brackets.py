@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,13 +12,11 @@ import torch
 from helpers.draws import drawn, draws
 from helpers.matrices import Diagonal, drawn_spectrum, matrix, true_index
 from numpy.typing import NDArray
-from torch import Tensor
 
 from landscape.curvature import eigsh as complement
 from landscape.curvature import krylov as random_start
 from landscape.curvature.eigsh import ACCEPTED, eigsh, index_bounds
 from landscape.curvature.inertia import saddle_index
-from landscape.curvature.krylov import RandomRun, kuczynski_wozniakowski
 from landscape.curvature.operators import MatrixOperator
 from landscape.curvature.vectors import seeded
 from landscape.errors import NumericsError
@@ -122,49 +118,6 @@ def test_bounds_fail_as_seldom_as_they_say(rest: Array, monkeypatch: pytest.Monk
     assert scipy.stats.binom.sf(missed - 1, runs, accepted) > 1e-4, missed / runs
 
 
-def test_each_run_of_a_search_has_a_share_of_its_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Any of those that copies take might have ended the search wrongly: 1/2, 1/6, 1/12 and so on."""
-    failures, chances, run = list[float](), list[float](), complement._run
-
-    def recorded(*arguments: Any) -> tuple[Tensor, float, int]:
-        found = run(*arguments)
-        failures.append(arguments[4])
-        chances.append(found[1])
-        return found
-
-    monkeypatch.setattr(complement, "_run", recorded)
-    op = Diagonal(np.concatenate([[-1.0] * 4, np.linspace(-0.001, 0.001, 500), np.geomspace(0.1, 1, 50)]))
-    bounds = index_bounds(op, eigsh(op, 1, which="highest", method="lanczos"), 0.02, 1e-14, 1e-6, 3000, 0)
-    assert (bounds.lower, bounds.upper) == (4, 4)
-    runs = len(failures)
-    assert runs >= 2
-    assert failures == pytest.approx([1e-6 / (j * (j + 1)) for j in range(1, runs + 1)])
-    assert bounds.failure_probability == pytest.approx(runs * (runs + 1) * chances[-1])
-    assert 0 < bounds.failure_probability <= 1e-6
-
-
-def test_a_bound_takes_no_more_products_than_the_spectrum_needs() -> None:
-    """A bulk within a hundredth of tau, and a few large eigenvalues: a quarter of the steps of the worst spectrum."""
-    tau = 1e-3
-    op = Diagonal(np.concatenate([np.linspace(-1e-5, 1e-5, 5000), np.geomspace(0.01, 1, 20)]))
-    eigen = eigsh(op, 1, method="lanczos")
-    bounds = index_bounds(op, eigen, tau, 1e-14, 1e-6, 3000, 0)
-    steps = next(k for k in range(1000) if kuczynski_wozniakowski(5020, k, 0.75 * tau) <= 1e-6)
-    assert (bounds.lower, bounds.upper) == (0, 0)
-    assert bounds.num_products <= steps / 4
-
-
-def test_the_width_of_the_spectrum_is_shown_too() -> None:
-    """Ten steps show neither end to a hundredth: they are no proof, however far the lowest value is from -tau."""
-    op = Diagonal(np.linspace(0, 1, 500))
-    run = RandomRun(op, None, seeded(0))
-    chances = [complement._chance(run, 5.0, is_exact=False) for _ in itertools.islice(run.projections(120), 12)]
-    assert chances[0] == 1.0
-    assert chances[-1] < 1e-6
-    nothing = torch.zeros(500, 0, dtype=torch.float64)
-    assert complement.unseen(op, nothing, 0.5, 1e-6, 1, seed=0) == (False, 1)
-
-
 def test_a_direction_half_found_still_counts() -> None:
     """A gathered vector above -tau that hides a negative direction from its complement: the residual term counts it."""
     tau, share = 0.02, 0.018
@@ -179,78 +132,9 @@ def test_a_direction_half_found_still_counts() -> None:
     assert (bounds.lower, bounds.upper) == (0, 1)
 
 
-@pytest.mark.parametrize("error", [1e-14, 1e-8])
-def test_bounds_are_those_of_full_reorthogonalisation(error: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """To rounding, with the same products; steps are left as they are only where products are exact."""
-    values = np.concatenate([-np.geomspace(0.3, 1, 8), np.linspace(-0.004, 0.004, 400), np.geomspace(0.01, 2, 1200)])
-    op, asked = Diagonal(values), []
-
-    def fully(*arguments: Any, partial: bool, **options: Any) -> RandomRun:
-        asked.append(partial)
-        return RandomRun(*arguments, partial=False, **options)
-
-    eigen = eigsh(op, 2, method="lanczos")
-    partial = index_bounds(op, eigen, 0.02, error, 1e-6, 3000, 0)
-    monkeypatch.setattr(complement, "RandomRun", fully)
-    full = index_bounds(op, eigen, 0.02, error, 1e-6, 3000, 0)
-    assert set(asked) == {error == 1e-14}
-    assert (partial.lower, partial.upper, partial.num_products) == (full.lower, full.upper, full.num_products)
-    assert partial.lower == partial.upper == 8
-    assert partial.failure_probability == pytest.approx(full.failure_probability, rel=1e-5)
-
-
-def test_orthogonalisation_counts_as_products(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of 400 negative directions, each 64 gathered make a step cost a product more; a hopeless search is not begun."""
-    values = np.concatenate([-np.linspace(0.1, 1, 400), np.linspace(0.1, 1, 1600)])
-    op, runs = Diagonal(values), list[RandomRun]()
-
-    def recorded(*arguments: Any, **options: Any) -> RandomRun:
-        runs.append(RandomRun(*arguments, **options))
-        return runs[-1]
-
-    eigen = eigsh(op, 2, method="lanczos")
-    monkeypatch.setattr(complement, "RandomRun", recorded)
-    bounds = index_bounds(op, eigen, 0.02, 1e-14, 1e-6, 1500, 0)
-    spent = sum(run.num_products * (1 + run.locked.shape[1] / 64) for run in runs)
-    assert 1200 < spent <= 1500
-    assert bounds.num_products < 1000
-    assert bounds.upper is None
-    assert 100 < bounds.lower < 400
-    runs.clear()
-    assert index_bounds(op, eigen, 0.02, 1e-14, 1e-6, 3000, 0, expected=300).lower == 2
-    assert not runs
-
-
 @pytest.mark.parametrize(("lowest", "lower", "upper"), [(-195, 0, 1), (-205, 0, 1), (-220, 1, 1), (-180, 0, 0)])
 def test_products_in_error_leave_the_bracket_open(lowest: int, lower: int, upper: int) -> None:
     """An eigenvalue within the error 0.001 of -tau = -0.02 may count or not; beyond it on either side it is known."""
     operator = MatrixOperator(torch.diag(torch.cat([torch.tensor([lowest * 1e-4]), torch.linspace(0, 1, 59)]).double()))
     bounds = index_bounds(operator, eigsh(operator, 1), 0.02, 1e-3, 1e-6, 3000, 0)
     assert (bounds.lower, bounds.upper) == (lower, upper)
-
-
-@pytest.mark.slow
-def test_an_uncertain_run_gives_no_upper_bound() -> None:
-    """A tolerance too fine for the longest run leaves the upper bound open; a coarser one closes it."""
-    operator = Diagonal(np.linspace(0, 1, 20_000))
-    eigen = eigsh(operator, 1, method="lanczos", rtol=1e-3)
-    fine, coarse = (index_bounds(operator, eigen, tau, 1e-14, 1e-6, 3000, 0) for tau in (2e-5, 1e-3))
-    assert (fine.lower, fine.upper, fine.failure_probability) == (0, None, 0)
-    assert (coarse.lower, coarse.upper) == (0, 0)
-    assert 0 < coarse.failure_probability <= 1e-6
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("low", ["cluster", "giant", "decaying"])
-def test_directions_gathered_stay_orthogonal(low: str) -> None:
-    """One pass a step is enough: long after Ritz values converged, a run holds no copy and no part of the basis."""
-    ends = {"cluster": -1 - 1e-9 * np.arange(10), "giant": [-1e8], "decaying": -np.geomspace(1, 1e-5, 40)}
-    values = np.concatenate([ends[low], np.linspace(0, 1, 600)])
-    A = matrix(values)
-    Q = torch.linalg.qr(torch.randn(len(A), 5, generator=torch.Generator().manual_seed(1), dtype=torch.float64))[0]
-    generator = torch.Generator().manual_seed(2)
-    found, _, steps = complement._run(MatrixOperator(A), Q, 1e-6, 0.0, 0.0, 300, generator)
-    assert steps == 300
-    assert found.shape[1] > 0
-    together = torch.cat([Q, found], dim=1)
-    assert float((together.T @ together - torch.eye(together.shape[1]).to(A)).abs().max()) <= 1e-13

@@ -89,14 +89,6 @@ def test_the_error_of_an_assembled_matrix_covers_what_is_wrong_with_it(wrong: tu
     assert MatrixOperator(H.matrix, error=0.5).symmetric().error == 0.5
 
 
-def test_asymmetry_is_that_of_the_whole_matrix() -> None:
-    """|M - M^T|_F and (M + M^T) / 2 by NumPy, also of matrices that are read in several tiles."""
-    M = torch.randn(1100, 1100, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    found, expected = MatrixOperator(M).symmetric(), M.numpy() - M.T.numpy()
-    assert found.error == pytest.approx(np.linalg.norm(expected), rel=1e-12)
-    np.testing.assert_array_equal(found.matrix.numpy(), (M.numpy() + M.T.numpy()) / 2)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_an_index_of_asymmetric_products_is_refused(method: Any, wrong: tuple[Products, Tensor]) -> None:
@@ -188,17 +180,6 @@ def net(last: Callable[[Tensor], Tensor]) -> Callable[[Mapping[str, Tensor], Ten
         return torch.cat([hidden[:32], last(hidden[32:])]) @ params["b"]
 
     return model
-
-
-@pytest.mark.parametrize("chunk_size", [None, 40, 64])
-def test_noise_after_the_first_samples_is_seen(chunk_size: int | None) -> None:
-    """Dropout on the samples after 32 is a loss that changes, whatever the chunks."""
-    torch.manual_seed(0)
-    x, y = torch.randn(100, 3).double(), torch.randn(100, 2).double()
-    point = {"a": torch.randn(3, 4).double(), "b": torch.randn(4, 2).double()}
-    objective = Objective(net(lambda h: nn.functional.dropout(h, 0.5)), x, y, mse, chunk_size=chunk_size)
-    with pytest.raises(ValueError, match="the loss of the same parameters is .* curvature needs a deterministic loss"):
-        HessianOperator(objective, point)
 
 
 @pytest.mark.slow

@@ -155,18 +155,3 @@ def test_upper_bounds_allow_for_vectors_that_are_not_converged(mix: float) -> No
     assert upper is not None
     assert (s[:4].numpy() <= upper * (1 + 1e-12)).all()
     assert ((upper / s[:4].numpy() - 1)[:2] <= 3 * mix**2 + 1e-9).all()
-
-
-@pytest.mark.parametrize("scale", [3.0, 1e7])
-def test_ratios_of_large_blocks_are_within_their_errors_of_the_svd(scale: float) -> None:
-    """K is known by construction; by K K^T where that is sharp enough for the leading ratios, else by an SVD."""
-    n = 520
-    U, V = (torch.linalg.qr(torch.randn(n, n, dtype=torch.float64, generator=torch.manual_seed(s)))[0] for s in (1, 2))
-    known = np.r_[scale, np.linspace(2, 1e-3, n - 1)]
-    K = (U * torch.from_numpy(known)) @ V.T
-    tau = 1e-3
-    H = MatrixOperator((1 - tau) * torch.eye(n, dtype=torch.float64))
-    found = coupling(H, MatrixOperator(K), H, tau, method="dense")
-    assert (np.abs(found.ratios - known) <= found.errors + 1e-15 * scale).all()
-    assert found.errors[:10].max() <= 1e-8 * scale
-    assert found.index == (known > 1).sum()

@@ -10,11 +10,10 @@ import scipy.special
 import scipy.stats
 import torch
 from helpers.draws import drawn, draws
-from helpers.matrices import Diagonal, matrix
+from helpers.matrices import matrix
 from numpy.typing import NDArray
 
 from landscape.curvature.density import (
-    Count,
     Quadrature,
     Smoothed,
     _gauss,
@@ -26,11 +25,9 @@ from landscape.curvature.density import (
     jensen_shannon,
     jensen_shannon_error,
     quadrature,
-    smooth,
     spectral_density,
 )
 from landscape.curvature.eigsh import eigsh
-from landscape.curvature.krylov import Lanczos, advance
 from landscape.curvature.operators import MatrixOperator
 
 Array = NDArray[np.float64]
@@ -87,27 +84,6 @@ def exact_rules(values: Array, probes: int, count: int) -> Iterator[Quadrature]:
         yield Quadrature(np.tile(np.sort(values), (probes, 1)), weights, np.zeros(probes), len(values), 0)
 
 
-def test_a_count_known_to_lie_between_bounds_keeps_to_them() -> None:
-    """Its interval is the part between the bounds, or all of it where they do not meet."""
-    count = Count(50.0, 5.0, 40, 61)
-    assert count.within(0, 100) == count
-    assert count.within(55, 100) == Count(55, 5.0, 55, 61)
-    assert count.within(0, 45) == Count(45, 5.0, 40, 45)
-    assert count.within(70, 90) == Count(70, 5.0, 70, 90)
-    assert count.within(3, 3) == Count(3, 5.0, 3, 3)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", spectra(60))
-def test_exact_rules_cover_without_waste(name: str) -> None:
-    """Where every rule is the measure itself the interval covers at 95 %, and is as wide as chi-squared makes it."""
-    values = spectra(60)[name]
-    for x in (-1e-3, (values.min() + values.max()) / 2):
-        rate, width = covered(exact_rules(values, 3, 1500), values, x)
-        assert rate >= 0.93
-        assert width <= 5 * ((values < x).sum() * 2 / 3) ** 0.5 + 1
-
-
 @pytest.mark.slow
 def test_count_intervals_are_no_wider_than_they_must_be() -> None:
     """Where the quadrature is exact the interval covers 95 %, not 100 %, and more probes narrow it to the count."""
@@ -149,48 +125,6 @@ def test_mass_bounds_hold_at_any_number_of_steps(name: str) -> None:
                 assert low - 1e-5 <= mass <= high + 1e-5
                 assert low <= estimate <= high
                 assert left_over == np.inf or high - low <= (0 if left_over == 0 else 1e-9 * squared)
-
-
-def test_probes_in_lockstep_are_the_probes_alone() -> None:
-    """Runs side by side, as on a GPU, give each probe its own rule, also where one exhausts its space early."""
-    values = np.linspace(-1, 2, 30)
-    z = torch.randn(30, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    z[2:, 1] = 0.0
-    operator = MatrixOperator(torch.diag(torch.from_numpy(values)))
-    runs = _lockstep(operator, z, 8)
-    assert [(run.filled, run.exhausted) for run in runs] == [(8, False), (2, True), (8, False)]
-    for j, run in enumerate(runs):
-        (alone,) = _lockstep(operator, z[:, j : j + 1], 8)
-        (nodes, weights), (x, w) = (_gauss(one, one.filled, float(z[:, j].square().sum()), 8) for one in (run, alone))
-        for power in range(6):
-            assert weights @ nodes**power == pytest.approx(float(w @ x**power), rel=1e-10)
-        assert (weights > 1e-12).sum() == run.filled
-
-
-@pytest.mark.parametrize("name", [*spectra(9), "outliers"])
-def test_rules_are_those_of_full_reorthogonalisation(name: str) -> None:
-    """To rounding, though most steps of an ordinary spectrum do not read the basis."""
-    n, steps, seed = 2000, 80, 3
-    values = spectra(n).get(name, np.r_[100.0, 50.0, -20.0, 1e-3 * np.random.default_rng(1).standard_normal(n - 3)])
-    op, generator, read = Diagonal(values), torch.Generator().manual_seed(seed), 0
-    rule = quadrature(op, 2, steps, seed)
-    for x, w in zip(rule.nodes, rule.weights, strict=True):
-        z = torch.randn(n, 1, generator=generator, dtype=torch.float64)
-        full, partial = (Lanczos(op.space, steps, partial=is_partial) for is_partial in (False, True))
-        for run in (full, partial):
-            run.lead(z)
-            while run.filled < steps and not run.exhausted:
-                lost = run.lost
-                advance(op, [run])
-                read += run.lost > lost
-        nodes, weights = _gauss(full, full.filled, float(z.square().sum()), steps)
-        # Of a multiple eigenvalue rounding alone makes the nodes after the first, which have no weight.
-        grid, width = density_grid(rule.norm, 0.01, 200)
-        density, expected = smooth(x, w, grid, width), smooth(nodes, weights, grid, width)
-        np.testing.assert_allclose(density, expected, rtol=0, atol=1e-10 * expected.max())
-        for power in range(6):
-            assert w @ x**power == pytest.approx(float(weights @ nodes**power), rel=1e-11, abs=1e-11 * n)
-    assert name == "outliers" or read < steps
 
 
 def test_a_small_matrix_has_an_exact_rule() -> None:
@@ -249,19 +183,6 @@ def test_standard_errors_of_densities_are_calibrated() -> None:
     scores = np.array([(estimate.mean - true) / estimate.standard_error for estimate in found])[:, 1:-1]
     assert (np.abs(scores.mean(0)) < 0.25).all()
     assert (np.abs((scores**2).mean(0) ** 0.5 - 1.04) < 0.1).all()
-
-
-@pytest.mark.parametrize("n", [1, 2, 7, 300])
-def test_stochastic_densities_have_mass_1(n: int) -> None:
-    """Every probe's density integrates to 1, whatever the length of the probe; with n = 1 it is the smoothed value."""
-    values = np.random.default_rng(n).standard_normal(n)
-    operator = MatrixOperator(matrix(values))
-    found = spectral_density(operator, method="lanczos", points=2000)
-    assert np.trapezoid(found.density, found.grid) == pytest.approx(1, abs=1e-3)
-    if n == 1:
-        expected = scipy.stats.norm.pdf(found.grid, values[0], found.width)
-        np.testing.assert_allclose(found.density, expected, rtol=1e-9, atol=1e-12)
-        np.testing.assert_allclose(found.standard_error, 0, atol=1e-9 * expected.max())
 
 
 def drawn(rng: np.random.Generator) -> Array:

@@ -9,9 +9,7 @@ from helpers.matrices import matrix
 from torch import Tensor
 
 from landscape.curvature.density import quadrature
-from landscape.curvature.eigsh import ACCEPTED, unseen
 from landscape.curvature.inertia import Inertia, saddle_index
-from landscape.curvature.krylov import RandomRun
 from landscape.curvature.operators import LinearOperator, MatrixOperator
 
 
@@ -74,22 +72,3 @@ def test_a_basis_that_is_the_whole_space_proves() -> None:
     found = saddle_index(MatrixOperator(matrix(values)), method="lanczos")
     assert (found.negative, found.failure_probability) == (1, 0)
     assert not quadrature(MatrixOperator(matrix(values))).left_over.any()
-
-
-def test_a_missed_eigenvalue_is_as_likely_as_the_reach_says() -> None:
-    """The probability at a distance is the inverse of the distance at a probability."""
-    run = RandomRun(MatrixOperator(matrix(np.linspace(-1, 1, 300))), None, torch.Generator().manual_seed(0))
-    next(last for last in run.projections(60) if last)
-    for failure in (1e-9, 1e-6, 1e-3):
-        for end in ("lowest", "highest"):
-            assert run.missed(end, run.reach(end, failure)) == pytest.approx(failure, rel=1e-6)  # type: ignore[arg-type]
-    assert run.missed("lowest", 1e-12) == 1
-
-
-def test_unseen_takes_no_exhaustion_for_a_proof() -> None:
-    """The projector has two values; a limit below the rounding of its images cannot be shown, one above can."""
-    values = torch.zeros(10_000, dtype=torch.float64)
-    values[:5_000] = 1
-    nothing = torch.zeros(10_000, 0, dtype=torch.float64)
-    assert not unseen(Diagonal(values), nothing, 1e-12, ACCEPTED, 400, 0)[0]
-    assert unseen(Diagonal(values), nothing, 1e-3, 1e-6, 400, 0)[0]

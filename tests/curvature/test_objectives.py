@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import functools
 
@@ -13,7 +12,6 @@ from helpers.matrices import assert_close, draw
 from helpers.modules import PER_SAMPLE, Point, make, pick, point_of, reference
 from torch import Tensor, nn
 
-from landscape.curvature.checks import require_derivatives
 from landscape.curvature.eigsh import eigsh
 from landscape.curvature.inertia import saddle_index
 from landscape.curvature.objective import Objective
@@ -42,12 +40,6 @@ def test_parameters_without_curvature_give_zeros() -> None:
     assert not operator.block(["linear"]).dense().any()
     assert not operator.block(["times zero"], ["0.weight"]).dense().any()
     assert operator.block(["0.weight"], ["linear"]).dense().shape == (15, 2)
-
-
-def test_linear_loss_gives_zeros() -> None:
-    """A loss that is linear in the parameters has the zero Hessian."""
-    objective = Objective(lambda P, x: x @ P["w"], draw(6, 3), torch.zeros(6), loss=lambda out, _: out)
-    assert torch.equal(HessianOperator(objective, {"w": draw(3)}).dense(), torch.zeros(3, 3, dtype=torch.float64))
 
 
 class Counting(nn.Linear):
@@ -277,17 +269,6 @@ class Pick(nn.Module):
         return found[0][:, -1]
 
 
-class OnlySingle(nn.Module):
-    """A product with a float32 matrix that is no buffer."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.mix = torch.eye(300)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x @ self.mix
-
-
 def dead(module: nn.Module) -> nn.Module:
     """The module with all parameters 0, so that every unit is at its kink."""
     with torch.no_grad():
@@ -326,26 +307,6 @@ def test_kinks_and_rounding_are_accepted(module: nn.Module, dtype: torch.dtype) 
     for scale in (1e-6, 1.0, 1e6):
         objective = Objective(module, x * scale, y, plain, chunk_size=40, dtype=dtype)
         HessianOperator(objective, dict(module.named_parameters()))
-
-
-def test_kinks_of_a_model_that_runs_in_float32_alone() -> None:
-    """Without float64 steps are long and meet many kinks: they decide nothing."""
-    module = classifier(nn.Linear(6, 300), OnlySingle(), nn.ReLU(), nn.Linear(300, 300), nn.ReLU(), nn.Linear(300, 4))
-    objective = Objective(module, draw(90, 6), torch.zeros(90).long(), dtype=torch.float32)
-    HessianOperator(objective, dict(module.named_parameters()))
-
-
-@pytest.mark.slow
-def test_steps_that_float32_swallows_decide_nothing() -> None:
-    """Of few numbers that are rounded to float32, a small step may change none, and again none when it is doubled."""
-
-    def value(P: Point) -> Tensor:
-        cubes = (P["w"].float() ** 3).double().sum()
-        return (cubes * P["v"]).sum().float().sin().double()
-
-    for seed in range(300):
-        point = {"w": draw(1 + seed % 3, seed=seed), "v": draw(1, seed=-seed - 1)}
-        require_derivatives(value, point, lambda _: contextlib.nullcontext())
 
 
 def of_two_steps(z: Tensor, y: Tensor) -> Tensor:

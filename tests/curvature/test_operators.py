@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from landscape.curvature.objective import Objective
-from landscape.curvature.operators import HessianOperator, MatrixOperator
+from landscape.curvature.operators import HessianOperator
 
 KINDS = ["mlp", "attention"]
 
@@ -49,17 +49,6 @@ def test_off_diagonal_blocks_equal_torch(kind: str) -> None:
         assert_close(block.dense(), expected)
         assert_close(block.T.dense(), expected.T)
         assert block.T.shape == (block.shape[1], block.shape[0])
-
-
-def test_block_equals_autograd_hessian() -> None:
-    """A single-parameter block is torch.autograd.functional.hessian by that parameter."""
-    module, x, y, loss, (name, _) = make("attention")
-    point = point_of(module)
-    expected = torch.autograd.functional.hessian(
-        lambda p: loss(torch.func.functional_call(module, {**point, name: p}, (x,)), y), point[name]
-    )
-    n = point[name].numel()
-    assert_close(operator_of("attention", [name]).dense(), expected.reshape(n, n))
 
 
 @pytest.mark.parametrize("chunk_size", [None, 5])
@@ -130,18 +119,6 @@ def test_frozen_parameters_have_their_true_hessian() -> None:
     operator = HessianOperator(Objective(module, x, y, PER_SAMPLE[loss]), dict(module.named_parameters()))
     assert_close(operator.dense(), reference("mlp")[0])
     assert not module.get_parameter(a).requires_grad
-
-
-def test_copies_have_one_mean() -> None:
-    """With another decay, whichever of them is asked first; of ragged batches, whose weights are counted at first."""
-    module, x, y, loss, _ = make("mlp")
-    first = Objective(module, list(zip(x.split(5), y.split(5), strict=True)), loss=loss)
-    for decay in (0.0, 0.3, 0.7):
-        found = HessianOperator(first.with_decay(decay), point_of(module)).dense()
-        assert_close(found - decay * torch.eye(len(found)).double(), reference("mlp")[0], 1e-12)
-    cold = Objective(module, list(zip(x.split(5), y.split(5), strict=True)), loss=loss)
-    value = torch.stack([term(point_of(module)) for term in cold.terms()]).sum()
-    assert value.item() == pytest.approx(loss(module(x), y).item(), rel=1e-12)
 
 
 # --- models that compute again or differentiate within ---------------------------------------------------------
@@ -231,34 +208,6 @@ def test_nothing_of_the_module_changes(kind: str, training: bool) -> None:
     assert module.get_parameter(a).grad is not None
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("chunk_size", [None, 5])
-@pytest.mark.parametrize("kind", KINDS)
-def test_products_are_deterministic(kind: str, chunk_size: int | None) -> None:
-    """The same product twice, and of two operators, is equal to the last bit."""
-    operator, other = (operator_of(kind, chunk_size=chunk_size) for _ in range(2))
-    v = draw(operator.shape[1], 2, seed=3)
-    first = operator @ v
-    assert torch.equal(operator @ v, first)
-    assert torch.equal(other @ v, first)
-    assert torch.equal(operator.dense(), operator.dense().T)
-
-
-def test_errors_name_what_is_wrong() -> None:
-    """Unknown parameters, and vectors of a wrong length are refused by name and number."""
-    operator = operator_of("mlp")
-    with pytest.raises(ValueError, match=r"no parameter 'nonesuch' among 0\.weight, 0\.bias, 2\.weight"):
-        operator.block(["nonesuch"])
-    with pytest.raises(ValueError, match="no parameter 'nonesuch'"):
-        operator.block(["0.weight"], ["nonesuch"])
-    for wrong in (torch.ones(31).double(), torch.ones(31, 2).double()):
-        with pytest.raises(ValueError, match=r"vectors of length 31; this operator takes 32"):
-            operator @ wrong
-    block = operator.block(["0.weight"], ["2.weight"])
-    with pytest.raises(ValueError, match=r"vectors of length 15; this operator takes 10"):
-        block @ torch.ones(15).double()
-
-
 # --- other libraries ------------------------------------------------------------------------------------------
 
 
@@ -279,33 +228,6 @@ def test_scipy_operator_agrees() -> None:
         np.testing.assert_allclose(linear.matmat(cols), expected @ cols, atol=1e-13)
         np.testing.assert_allclose(linear.rmatvec(rows), expected.T @ rows, atol=1e-13)
         np.testing.assert_allclose(linear @ np.float32([1] * expected.shape[1]), expected.sum(1), atol=1e-13)
-
-
-def test_matrix_operator_is_its_matrix() -> None:
-    """A dense matrix as an operator: products with a vector and with several, transpose and itself."""
-    A, V = draw(4, 6, seed=1), draw(6, 3, seed=2)
-    operator = MatrixOperator(A)
-    assert_close(operator @ V, A @ V, 1e-15)
-    assert_close(operator @ V[:, 0], A @ V[:, 0], 1e-15)
-    assert torch.equal(operator.T.dense(), A.T)
-    assert (operator.shape, operator.T.shape) == ((4, 6), (6, 4))
-
-
-@pytest.mark.parametrize("kind", ["mlp", "attention without affine"])
-def test_curvlinops_agrees(kind: str) -> None:
-    """curvlinops' HessianLinearOperator, over ragged batches, gives the same products."""
-    from curvlinops import HessianLinearOperator
-
-    module, x, y, _, _ = make(kind)
-    loss = nn.MSELoss() if kind == "mlp" else nn.CrossEntropyLoss()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        other = HessianLinearOperator(
-            module, loss, list(module.parameters()), list(zip(x.split(5), y.split(5), strict=True))
-        )
-        v = draw(sum(p.numel() for p in module.parameters()), 2)
-        expected = other @ v
-    assert_close(operator_of(kind, chunk_size=4) @ v, expected, 1e-12)
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ from helpers.matrices import at_minus_tau, draw, exact_index, matrix
 from torch import Tensor
 
 from landscape.curvature import inertia as outside
-from landscape.curvature.inertia import ShiftedLDL, certified_outside
+from landscape.curvature.inertia import certified_outside
 from landscape.curvature.operators import MatrixOperator, Spanned
 from landscape.errors import NumericsError
 
@@ -85,19 +85,3 @@ def test_no_scale_makes_a_certificate(seed: int, scale: float) -> None:
     found = certified_outside(MatrixOperator(H), direction, tau * scale, 3 * scale)
     assert found.lower <= exact_index(A, -tau) <= found.upper
     assert found.level == "bracketed"
-
-
-def test_a_direction_that_the_shifted_inverse_takes_to_its_complement() -> None:
-    """A = [[0, 1], [1, 0]] and U = e_1: U^T A^-1 U is 0, and -1 = -tau is left, which may count or not."""
-    H = torch.tensor([[-1.0, 1.0], [1.0, -1.0]], dtype=torch.float64)
-    found = certified_outside(MatrixOperator(H), Span(torch.eye(2, dtype=torch.float64)[:, :1]), 1.0, 2.0)
-    assert (found.lower, found.upper, found.level) == (0, 1, "bracketed")
-
-
-def test_no_directions_leave_the_matrix_as_it_is() -> None:
-    """Its own factorisation, if known, is the only one; so it is of a zero matrix."""
-    H = matrix(np.r_[-1.0, -0.5, np.linspace(0.1, 1, 20)])
-    nothing = Span(torch.zeros(22, 0, dtype=torch.float64))
-    assert certified_outside(MatrixOperator(H), nothing, 1e-8, 1.0).negative == 2
-    assert certified_outside(MatrixOperator(H), nothing, 1e-8, 1.0, ShiftedLDL(H, -1e-8)).negative == 2
-    assert certified_outside(MatrixOperator(0 * H), nothing, 0.0, 0.0).negative == 0

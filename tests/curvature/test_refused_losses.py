@@ -119,26 +119,6 @@ one_output = {"model": nn.Linear(3, 1), "y": X[:, 0]}
             r"mse_loss of outputs \(10, 1\) and targets \(10,\)",
             COLUMN,
         ),
-        "squares, broadcast": (
-            lambda: operator(lambda z, y: (y - z).square().mean(), **one_output),
-            r"outputs \(10, 1\) and targets \(10,\)",
-            COLUMN,
-        ),
-        "squares of (model, batch), broadcast": (
-            lambda: operator(lambda model, batch: (model(batch[0]) - batch[1]).square().mean(), **one_output),
-            r"outputs \(10, 1\) and targets \(10,\)",
-            COLUMN,
-        ),
-        "squares of integer targets, broadcast": (
-            lambda: operator(lambda z, y: (z - y.float()).square().mean(), **{**one_output, "y": torch.arange(10)}),
-            r"outputs \(10, 1\) and targets \(10,\)",
-            COLUMN,
-        ),
-        "hinge, broadcast": (
-            lambda: operator(lambda z, y: (1 - (2 * y - 1) * z).relu().square().mean(), **one_output),
-            r"outputs \(10, 1\) and targets \(10,\)",
-            COLUMN,
-        ),
         "one class": (
             lambda: operator(model=nn.Linear(3, 1), y=torch.zeros(10).long()),
             "cross_entropy of one class is 0 whatever the parameters",

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from helpers.matrices import Diagonal, matrix
+from helpers.matrices import matrix
 from numpy.typing import NDArray
 
 from landscape import eigsh
 from landscape.curvature import eigsh as shifted
 from landscape.curvature.eigsh import shifted_ends
-from landscape.curvature.operators import FunctionOperator, MatrixOperator
+from landscape.curvature.operators import MatrixOperator
 
 N, K = 300, 6
 SPECTRA = {
@@ -53,25 +53,6 @@ def test_pairs_are_those_of_lapack(name: str) -> None:
     )
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_one_factorisation_suffices(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Below one eigenvalue apart from a crowd, which a run finds late."""
-    values = np.r_[-2.5e-3, np.linspace(-2e-3, 0, 1000), np.linspace(0, 1, 499)]
-    taken, right = [], shifted.shifted_factor
-
-    def counted(matrix: torch.Tensor, shift: float) -> torch.Tensor | None:
-        taken.append(shift)
-        return right(matrix, shift)
-
-    monkeypatch.setattr(shifted, "shifted_factor", counted)
-    H = MatrixOperator(torch.diag(torch.from_numpy(values)))
-    found = shifted_ends(Diagonal(values), H, 3, 1e-6, seed, 3000)
-    assert (np.abs(found.values[0] - np.sort(values)[:3]) <= found.hidden[0] + 1e-13).all()
-    assert found.hidden[0] < 1e-6
-    assert found.converged.all()
-    assert len(taken) == 1
-
-
 @pytest.mark.slow
 def test_hidden_allows_for_the_error_of_the_matrix() -> None:
     """As the values are those of products, which may be of another matrix by as much."""
@@ -79,17 +60,6 @@ def test_hidden_allows_for_the_error_of_the_matrix() -> None:
     exact, rough = (shifted_ends(MatrixOperator(H), MatrixOperator(H, e), K, 1e-6, 0, 3000) for e in (0.0, 1e-5))
     assert rough.hidden[0] == pytest.approx(exact.hidden[0] + 1e-5)
     assert exact.hidden[0] < 1e-6
-
-
-@pytest.mark.slow
-def test_hidden_allows_for_the_error_of_solves(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A factor of another matrix is noticed by the products with this one."""
-    H, right = MatrixOperator(matrix(SPECTRA["cluster below zero"])), shifted.shifted_factor
-    exact = shifted_ends(H, H, K, 1e-6, 0, 3000)
-    change = 1e-6 * torch.eye(N, dtype=torch.float64)
-    monkeypatch.setattr(shifted, "shifted_factor", lambda H, s: right(H + change, s))
-    # The values differ by 1e-6, which is not all that such solves may hide.
-    assert 3e-6 < shifted_ends(H, H, K, 1e-6, 0, 3000).hidden[0] - exact.hidden[0] < 1e-3
 
 
 @pytest.mark.slow
@@ -106,12 +76,3 @@ def test_products_find_what_the_inverse_does_not(
     assert found.values.tolist() == slow.values.tolist()
     assert found.hidden.tolist() == slow.hidden.tolist()
     assert found.num_products > slow.num_products
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["negative", "copies"])
-def test_every_product_is_counted(name: str) -> None:
-    """Of the estimate, of the search and of the residuals, with the inverse or without."""
-    H, columns = MatrixOperator(matrix(SPECTRA[name])), []
-    counting = FunctionOperator(lambda v: columns.append(v.shape[1]) or H @ v, (N, N), H)
-    assert shifted_ends(counting, H, K, 1e-6, 0, 3000).num_products == sum(columns)

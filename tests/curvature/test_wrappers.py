@@ -133,32 +133,3 @@ def test_a_small_operator_that_has_products_alone_is_written_out() -> None:
     ratios = coupling(*products, 1e-3)
     assert ratios.method == "dense"
     np.testing.assert_allclose(ratios.ratios, coupling(*matrices, 1e-3).ratios, rtol=1e-10)
-
-
-def test_matrices_in_single_precision_are_coupled_in_it() -> None:
-    """Matrix-free ratios of float32 blocks are those of float64 ones to the precision of float32."""
-    parts = (semidefinite(20, 15, 0), draw(20, 9, seed=1), semidefinite(9, 9, 2))
-    single, double = (
-        coupling(*(MatrixOperator(X.to(dtype)) for X in parts), 1e-2, k=3, method="lanczos")
-        for dtype in (torch.float32, torch.float64)
-    )
-    np.testing.assert_allclose(single.ratios, double.ratios, rtol=1e-3)
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_a_matrix_with_a_gradient_is_the_matrix(method: Any) -> None:
-    """No solver differentiates by the entries."""
-    A = semidefinite(20, 15, 0)
-    graded = MatrixOperator(A.clone().requires_grad_())
-    assert not graded.matrix.requires_grad
-    expected = eigsh(MatrixOperator(A), 2, method=method).values
-    np.testing.assert_array_equal(eigsh(graded, 2, method=method).values, expected)
-    assert saddle_index(graded, method=method).lower == 0
-
-
-def test_vectors_to_begin_with_may_be_of_another_precision() -> None:
-    """coupling takes them as eigsh does: as the blocks' own."""
-    parts = [Hidden(X) for X in (semidefinite(20, 15, 0), draw(20, 9, seed=1), semidefinite(9, 9, 2))]
-    v0 = draw(29, 2, seed=3).float()
-    single, double = (coupling(*parts, 1e-2, k=3, method="lanczos", v0=v) for v in (v0, v0.double()))
-    np.testing.assert_array_equal(single.ratios, double.ratios)

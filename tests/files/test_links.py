@@ -21,7 +21,7 @@ from landscape.files.runs import RunReader
 from landscape.files.writing import sole_writer
 from landscape.jobs.plan import DEFINITION, SweepConfig, sweep_runs
 from landscape.jobs.run import run_sweep
-from landscape.measure.slices import slice_checkpoint
+from landscape.measure.slices import slice as slice_checkpoint
 from landscape.report.page import write_report
 from landscape.training.loop import train, train_ensemble
 

@@ -311,7 +311,7 @@ def main() -> None:
     from conftest import TINY
 
     from landscape.config import HessianConfig
-    from landscape.measure.hessian import analyse
+    from landscape.measure.hessian import hessian as analyse
     from landscape.training.loop import train
 
     ends = time.monotonic() + args.seconds

@@ -49,11 +49,11 @@ class HessianReader:
 
 def analyse(*args: Any, **options: Any) -> HessianReader:
     """`analyse`, and what its file holds."""
-    with hessian.analyse(*args, **options) as file:
+    with hessian.hessian(*args, **options) as file:
         return HessianReader(file.path)
 
 
 def refine(*args: Any, **options: Any) -> HessianReader:
     """`refine`, and what its file holds."""
-    with critical.refine(*args, **options) as file:
+    with critical.critical(*args, **options) as file:
         return HessianReader(file.path)

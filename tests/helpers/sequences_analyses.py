@@ -57,14 +57,14 @@ def everything(path: Path) -> Numbers:
 # --- the commands, and what nothing has disturbed; made once ---------------------------------------------------
 
 
-def hessian(folder: Path, steps: Sequence[str] = STEPS, blocks: Sequence[str] = BLOCKS, k: str = "2") -> list[str]:
+def hessian(folder: Path, steps: Sequence[str] = STEPS, k: str = "2") -> list[str]:
     return ["hessian", f"{folder}/run.h5", "--out", f"{folder}/run.hessian.h5", "--steps", ",".join(steps),
-            "--k", k, "--device", "cpu", "--quiet", "--blocks", *blocks]  # fmt: skip
+            "--k", k, "--device", "cpu", "--quiet", "--blocks", *BLOCKS]  # fmt: skip
 
 
-def critical(folder: Path, blocks: Sequence[str] = BLOCKS, products: str = "60000") -> list[str]:
+def critical(folder: Path, products: str = "60000") -> list[str]:
     return ["critical", f"{folder}/run.h5", "--out", f"{folder}/run.hessian.h5", "--step", "8", "--k", "2",
-            "--device", "cpu", "--quiet", "--resume", "--search-hvps", products, "--blocks", *blocks]  # fmt: skip
+            "--device", "cpu", "--quiet", "--resume", "--search-hvps", products, "--blocks", *BLOCKS]  # fmt: skip
 
 
 def sweep(folder: Path) -> list[str]:
@@ -153,20 +153,19 @@ class Hessian(Measuring):
         return str(HessianReader(self.outputs[0]).config["k"]) if self.outputs[0].exists() else ""
 
     def command(self, choose: Choose) -> Command:
-        steps, blocks = some(STEPS, choose), some(BLOCKS, choose)
-        argv = hessian(self.folder, steps, blocks, choose(("2", "2", "2", "3")))
+        argv = hessian(self.folder, some(STEPS, choose), choose(("2", "2", "2", "3")))
         if choose((False, False, False, True)):
             return Command([*argv, "--overwrite"], (0, 3), replaces=self.outputs)
         return Command(argv, (0, 3), "it was made with k")
 
     def whole(self) -> tuple[Any, ...]:
-        return hessian, STEPS, BLOCKS, self.k or "2"
+        return hessian, STEPS, self.k or "2"
 
     def judge(self, ledger: Ledger) -> None:
         super().judge(ledger)
         if not self.outputs[0].exists():
             return
-        reader, (truth,) = HessianReader(self.outputs[0]), undisturbed(hessian, STEPS, BLOCKS, self.k).values()
+        reader, (truth,) = HessianReader(self.outputs[0]), undisturbed(hessian, STEPS, self.k).values()
         there = {(step, block) for step in reader.steps for block in reader.measured(step)}
         for key, value in everything(self.outputs[0]).items():
             # What rows and blocks make together depends on which there are.
@@ -178,13 +177,12 @@ class Hessian(Measuring):
 
 @register
 class Critical(Measuring):
-    """A search that is stopped, resumed, given more products and more blocks."""
+    """A search that is stopped, resumed and given more products."""
 
     name, share, seconds = "critical", 0.8, 1.0
 
     def command(self, choose: Choose) -> Command:
-        blocks = some(BLOCKS, choose)
-        return Command(critical(self.folder, blocks, choose(("50", "300", "60000"))), (0, 3))
+        return Command(critical(self.folder, choose(("50", "300", "60000"))), (0, 3))
 
     def whole(self) -> tuple[Any, ...]:
         return (critical,)

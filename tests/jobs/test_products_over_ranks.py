@@ -7,7 +7,6 @@ import functools
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,6 @@ from helpers.hessians import HessianReader
 from helpers.marking import cases
 from helpers.ranks import command, started
 from numpy.typing import NDArray
-from torch.utils.data import DataLoader, IterableDataset
 
 from landscape.cli import main as cli
 from landscape.curvature.losses import cross_entropy
@@ -225,44 +223,8 @@ def test_parts_differ_by_one_and_are_all() -> None:
         Part(0, 4).rows(3)
     with pytest.raises(ArgumentError, match="3 batches for 4 ranks"):
         Part(0, 4).batches([1, 2, 3])
-    shuffled = DataLoader(list(range(50)), shuffle=True)
-    with pytest.raises(ArgumentError, match="another order"):
-        Part(0, 2).batches(shuffled)
     every = [list(Part(rank, 2).batches([1, 2, 3])) for rank in range(2)]
     assert every == [[1, 3], [2]]
-
-
-class Stream(IterableDataset):
-    """0 ... 6, without indices."""
-
-    def __iter__(self) -> Iterator[int]:
-        yield from range(7)
-
-
-class Doubled(DataLoader):
-    """A loader of the user's own, which changes batches on their way."""
-
-    def __iter__(self) -> Iterator[Any]:
-        return (2 * batch for batch in super().__iter__())
-
-
-LOADERS = {
-    "indices": lambda: DataLoader(range(7), batch_size=2),
-    "stream": lambda: DataLoader(Stream(), batch_size=2),
-    "own class": lambda: Doubled(range(7), batch_size=2),
-    "no batches": lambda: DataLoader(range(7), batch_size=None),
-    "short batch dropped": lambda: DataLoader(range(7), batch_size=2, drop_last=True),
-    "own batches": lambda: DataLoader(range(7), batch_sampler=[(0, 5), (6,), (1, 2, 3)]),
-}
-
-
-@pytest.mark.parametrize("kind", LOADERS)
-def test_ranks_share_out_what_a_loader_gives(kind: str) -> None:
-    """Together they have the batches of one process, in turn and as the loader makes them."""
-    loader = LOADERS[kind]()
-    whole = [torch.as_tensor(batch).tolist() for batch in loader]
-    parts = [[torch.as_tensor(batch).tolist() for batch in Part(rank, 2).batches(loader)] for rank in range(2)]
-    assert parts == [whole[0::2], whole[1::2]]
 
 
 X, Y = torch.randn(6, 3, generator=torch.Generator().manual_seed(0)), torch.arange(6) % 4

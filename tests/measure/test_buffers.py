@@ -23,7 +23,7 @@ from landscape.errors import ArgumentError
 from landscape.files.runs import RunReader
 from landscape.measure.measure import measure
 from landscape.measure.measurement import Measurement, Point
-from landscape.measure.slices import slice_checkpoint
+from landscape.measure.slices import slice as slice_checkpoint
 from landscape.models.factory import load
 
 MINE = """

@@ -206,23 +206,6 @@ def test_what_is_no_embedding_is_refused(X: Floats, said: str) -> None:
     assert "finite entries for each of at least 6 numbers" in caught.value.hint
 
 
-def test_the_same_embedding_gives_the_same_bits() -> None:
-    X = np.random.default_rng(10).normal(size=(13, 5))
-    first = emb.geometry(X, np.arange(13))
-    emb.geometry(X[::-1], np.arange(13))
-    for name, value in emb.geometry(X, np.arange(13)).items():
-        np.testing.assert_array_equal(first[name], value)
-
-
-def test_draws_in_parts_are_those_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    X = np.random.default_rng(11).normal(size=(13, 5))
-    together = emb.geometry(X, np.arange(13))
-    monkeypatch.setattr(emb, "_AT_ONCE", 7 * 13**2)
-    parts = emb.geometry(X, np.arange(13))
-    for name in ("distance_r2", "distance_r2_null", "distance_r2_circular_p", "distance_r2_linear_null"):
-        assert parts[name] == pytest.approx(together[name], rel=1e-12)
-
-
 def test_rows_that_are_all_the_same_have_no_geometry() -> None:
     found = emb.geometry(np.ones((11, 4)), np.arange(11))
     assert np.isnan(found["participation_ratio"])

@@ -26,7 +26,7 @@ from landscape.errors import FileError
 from landscape.files.inspect import repair
 from landscape.files.runs import RunReader
 from landscape.measure import embeddings as emb
-from landscape.measure.geometry import measure_geometry
+from landscape.measure.geometry import geometry as measure_geometry
 from landscape.training.loop import train
 
 SHORT = dataclasses.replace(TINY, p=11, steps=40, checkpoint_log=0)
@@ -211,12 +211,3 @@ def test_the_command_prints_what_it_found(run_file: Path, capsys: pytest.Capture
     assert {"by_step.csv", "by_step_frequency.csv", "numbers_by_place.csv"} <= set(
         os.listdir(run_file.with_name("csv"))
     )
-
-
-def test_a_geometry_file_of_another_run_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "a").mkdir()
-    out = measure_geometry(made(tmp_path / "a"))
-    made(tmp_path, seed=1)
-    shutil.move(out, tmp_path / "run.geometry.h5")
-    assert command(["info", str(tmp_path / "run.geometry.h5")]) == 0
-    assert "it is of run" in capsys.readouterr().out

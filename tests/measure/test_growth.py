@@ -65,59 +65,38 @@ def test_auto_says_what_a_file_keeps(small_run: Path, tmp_path: Path, capsys: py
     assert HessianReader(out).steps == [20, 40, 60]
 
 
-GROWTHS = [
-    ([("0,60", "E,W"), ("0,20,60", "E,W")], ("0,20,60", "E,W")),
-    ([("20", "E"), ("20", "W", "E,W"), ("0,20", "all")], ("0,20", "E", "W", "E,W", "all")),
-    ([("0,20,40", "E,W", "E"), ("60", "W,V", "V"), ("0", "W")], ("0,20,40,60", "E,W", "E", "W,V", "V", "W")),
-    ([("all", "all"), ("20", "E,V")], ("all", "all", "E,V")),
-]
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("parts", "whole", "vectors"),
-    [(*GROWTHS[0], False), (*GROWTHS[1], True), (*GROWTHS[2], False), (*GROWTHS[2], True), (*GROWTHS[3], True)],
-)
-def test_a_grown_file_is_a_fresh_one(
-    parts: list[tuple[str, ...]], whole: tuple[str, ...], vectors: bool, small_run: Path, tmp_path: Path
-) -> None:
-    """Steps and blocks that were added one after another leave the bits of an analysis that had them all."""
-    grown, fresh = tmp_path / "grown.h5", tmp_path / "fresh.h5"
-    for steps, *blocks in parts:
-        analyse(small_run, settings(steps, *blocks, eigenvectors=vectors), grown, quiet=True)
-    steps, *blocks = whole
-    analyse(small_run, settings(steps, *blocks, eigenvectors=vectors), fresh, quiet=True)
+@pytest.mark.parametrize("vectors", [False, True])
+@pytest.mark.parametrize("parts", [("0,60", "0,20,60", "all"), ("20", "40,60", "0")])
+def test_a_grown_file_is_a_fresh_one(parts: tuple[str, ...], vectors: bool, small_run: Path, tmp_path: Path) -> None:
+    """Steps that were added one after another leave the bits of an analysis that had them all, and their wall times."""
+    grown, fresh, seconds = tmp_path / "grown.h5", tmp_path / "fresh.h5", {}
+    for steps in parts:
+        # Some of the file's blocks, or none, stand for all of them.
+        blocks = ("E,W", "E") if not seconds else ("E",) if len(seconds) < 3 else ()
+        found = analyse(small_run, settings(steps, *blocks, eigenvectors=vectors), grown, quiet=True)
+        for step in found.steps:
+            wall = found.row(step)["seconds"].tolist()
+            assert seconds.setdefault(step, wall) == wall
+    analyse(small_run, settings("all", "E,W", "E", eigenvectors=vectors), fresh, quiet=True)
     assert everything(grown) == everything(fresh)
     assert HessianReader(grown).attrs["status"] == "complete"
 
 
 @pytest.mark.slow
-def test_what_was_measured_is_not_measured_again(small_run: Path, tmp_path: Path) -> None:
-    """Blocks and steps that a file has keep their wall times, whatever is added around them."""
-    out, seconds = tmp_path / "h.h5", {}
-    for steps, blocks in (("0,20", ("E",)), ("0,20", ("E", "W")), ("60", ("E",)), ("40", ("E,W",))):
-        grown = analyse(small_run, settings(steps, *blocks), out, quiet=True)
-        for step in grown.steps:
-            for block, wall in zip(grown.blocks, grown.row(step)["seconds"], strict=True):
-                assert seconds.setdefault((step, block), wall) == wall
-    assert len(seconds) == 4 * 3
-
-
-@pytest.mark.long
 def test_matrix_free_blocks_grow_too(small_run: Path, tmp_path: Path) -> None:
     """What was measured stays bit for bit; what is added agrees with a fresh analysis to its residuals."""
     out, fresh = tmp_path / "h.h5", tmp_path / "fresh.h5"
     first = analyse(small_run, settings("0,60", "E", method="lanczos"), out, quiet=True)
     before = {step: first.row(step) for step in first.steps}
-    found = analyse(small_run, settings("0,20,60", "E", "all", method="lanczos"), out, quiet=True)
-    whole = analyse(small_run, settings("0,20,60", "E", "all", method="lanczos"), fresh, quiet=True)
+    found = analyse(small_run, settings("20", method="lanczos"), out, quiet=True)
+    whole = analyse(small_run, settings("0,20,60", "E", method="lanczos"), fresh, quiet=True)
     for step, row in before.items():
         for name in ("eigenvalues", "residual_norm", "inertia_lower", "inertia_upper", "trace", "seconds"):
             assert found.row(step)[name][0].tobytes() == row[name][0].tobytes()
     for step in whole.steps:
         ours, theirs = found.row(step), whole.row(step)
         np.testing.assert_allclose(ours["eigenvalues"], theirs["eigenvalues"], atol=2e-6, rtol=1e-6)
-        np.testing.assert_allclose(ours["jensen_shannon"], theirs["jensen_shannon"], atol=1e-3)
         assert ours["previous_step"] == theirs["previous_step"]
 
 
@@ -154,12 +133,12 @@ def stopped(argv: list[str], out: Path, how: signal.Signals) -> int:
 def test_an_analysis_that_is_killed_continues(how: signal.Signals, code: int, tmp_path: Path) -> None:
     """Steps that the file has keep their wall times; the end is that of an analysis that nothing stopped."""
     run, out, fresh = tmp_path / "run.h5", tmp_path / "h.h5", tmp_path / "fresh.h5"
-    train(dataclasses.replace(TINIEST, steps=60, checkpoint_every=1, checkpoint_log=0), run, quiet=True)
+    train(dataclasses.replace(TINIEST, steps=60, checkpoint_every=5, checkpoint_log=0), run, quiet=True)
     argv = ["hessian", str(run), "--steps", "all", "--blocks", "E", "E,W", "--k", "3", "--device", "cpu", "--quiet"]
     assert stopped([*argv, "--out", str(out)], out, how) == code
     before = HessianReader(out)
     assert before.attrs["status"] == "running"
-    assert 0 < len(before.steps) < 61
+    assert 0 < len(before.steps) < 13
     assert cli.run([*argv, "--out", str(out)]) == 0
     assert cli.run([*argv, "--out", str(fresh)]) == 0
     after = HessianReader(out)
@@ -216,17 +195,6 @@ def test_a_search_that_spent_its_products_ends_at_the_same_point(critical: Any, 
     assert same_point(tmp_path / "c.h5", point)
 
 
-@pytest.mark.slow
-def test_blocks_are_added_to_a_critical_point(critical: Any, tmp_path: Path) -> None:
-    """The point stays, and what is measured there is that of a search with all blocks."""
-    argv, _, _ = critical
-    grown, fresh = tmp_path / "grown.h5", tmp_path / "fresh.h5"
-    assert cli.run([*argv, "--out", str(grown)]) == 0
-    assert cli.run([*argv, "all", "--out", str(grown)]) == 0
-    assert cli.run([*argv, "all", "--out", str(fresh)]) == 0
-    assert everything(grown) == everything(fresh)
-
-
 # --- refused ----------------------------------------------------------------------------------------------------
 
 
@@ -237,6 +205,7 @@ def test_blocks_are_added_to_a_critical_point(critical: Any, tmp_path: Path) -> 
         ({"k": 4}, "it was made with k 3, not 4"),
         ({"objective": "regularised"}, "it was made with objective data, not regularised"),
         ({"seed": 5}, "it was made with seed 0, not 5"),
+        ({"blocks": ("E", "E,W")}, "it was made without block E,W"),
         ({"run": "other.h5"}, "it is of run [0-9a-f]{32}, but .*other.h5 is run [0-9a-f]{32}"),
         ({"run": "changed.h5"}, "step 0 was measured at another checkpoint than"),
         ({"search": True}, "it is no analysis of a critical point"),

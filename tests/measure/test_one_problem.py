@@ -14,7 +14,7 @@ from helpers.ranks import command, started
 from landscape import Recorder
 from landscape.cli import main as cli
 from landscape.config import AnalysisConfig, SliceConfig
-from landscape.measure.slices import slice_checkpoint
+from landscape.measure.slices import slice as slice_checkpoint
 from landscape.models.factory import load
 
 MINE = """

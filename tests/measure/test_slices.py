@@ -22,9 +22,9 @@ from landscape.cli import main as cli
 from landscape.config import AnalysisConfig, HessianConfig, SliceConfig
 from landscape.curvature.eigsh import eigsh, track
 from landscape.curvature.objective import Objective
-from landscape.curvature.operators import HessianOperator, MatrixOperator, scaled
+from landscape.curvature.operators import HessianOperator, MatrixOperator
 from landscape.curvature.slices import slice_lines, slice_plane
-from landscape.measure.slices import slice_checkpoint
+from landscape.measure.slices import slice as slice_checkpoint
 from landscape.training.loop import train
 
 
@@ -77,18 +77,6 @@ def test_the_plane_holds_the_lines() -> None:
     np.testing.assert_allclose(plane[:, 2], lines[1], rtol=1e-13)
     W = params["0.weight"] + 0.5 * vectors[:, 0].view(8, 5) - 0.5 * vectors[:, 1].view(8, 5)
     assert plane[0, 4] == pytest.approx(objective.value({**params, "0.weight": W}), rel=1e-13)
-
-
-@pytest.mark.slow
-def test_the_axes_of_a_dataset_are_those_of_the_directions(tiny_run: Path) -> None:
-    """At 0 along the lowest eigenvector the plane is the line along the highest, and the other way round."""
-    config = SliceConfig(block="E", points=5, plane_points=5)
-    found = slice_checkpoint(tiny_run, 60, config, AnalysisConfig(device="cpu"))
-    assert found.unit == "nat"
-    data = found.to_xarray()
-    lines = dict(zip(data["names"].values, data["loss"].values, strict=True))
-    np.testing.assert_allclose(data["plane"].isel(low_point=2), lines["highest 1"], rtol=1e-12)
-    np.testing.assert_allclose(data["plane"].isel(high_point=2), lines["lowest 1"], rtol=1e-12)
 
 
 @pytest.mark.parametrize("targets", ["torch.ones(6, 1)", "torch.full((6, 1), 9.0)", "x @ torch.ones(2, 1)"])
@@ -296,16 +284,6 @@ def test_a_sharpness_that_has_not_converged_is_missing(
     row = analyse(tiny_run, config, tmp_path / "h.h5", quiet=True).row(60)
     assert np.isnan([row["sharpness_gd"], row["sharpness_adam"]]).all()
     assert row["eigenvalues"][0, 1, 0] > 0
-
-
-def test_scaled_operator() -> None:
-    """D^(1/2) H D^(1/2), for one vector and several; a frozen parameter has rate 0."""
-    A = torch.diag(torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64)) + 0.5
-    rates = torch.tensor([0.0, 4.0, 9.0], dtype=torch.float64)
-    root = torch.diag(rates.sqrt())
-    op = scaled(MatrixOperator(A), rates)
-    torch.testing.assert_close(op @ torch.eye(3, dtype=torch.float64), root @ A @ root)
-    torch.testing.assert_close(op @ torch.ones(3, dtype=torch.float64), root @ A @ root.sum(1))
 
 
 @pytest.mark.slow

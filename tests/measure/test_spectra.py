@@ -12,7 +12,7 @@ from helpers.hessians import HessianReader, analyse
 
 from landscape import config
 from landscape.cli import main as cli
-from landscape.config import HessianConfig, Spectra
+from landscape.config import HessianConfig
 from landscape.errors import FileError
 from landscape.measure.checkpoint import Checkpoint
 from landscape.training.loop import train
@@ -60,16 +60,6 @@ def test_indices_without_coupling_ratios_come_from_a_factorisation(
     assert (found["coupling_index"] == -1).all()
     for name in ("inertia", "inertia_level", "saddle_index_gauge_free"):
         assert found[name].tolist() == before[name].tolist(), name
-
-
-@pytest.mark.parametrize(("spectra", "full"), [("auto", {"E"}), ("full", {"E", "E,W"}), ("ends", set())])
-def test_auto_computes_all_eigenvalues_of_small_blocks(
-    spectra: Spectra, full: set[str], tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """E has 28 parameters, E,W more than 30."""
-    monkeypatch.setattr(config, "FULL_LIMIT", 30)
-    wanted = HessianConfig(blocks=("E", "E,W"), steps="60", spectra=spectra, device="cpu")
-    assert set(analyse(tiny_run, wanted, tmp_path / "out.h5", quiet=True).spectra(60)) == full
 
 
 def test_auto_follows_an_existing_file(tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,13 +64,6 @@ def test_plain_readers_mask_it(name: str, hessian: Path) -> None:
         np.testing.assert_array_equal(np.ma.getmaskarray(file[name][:]), raw == -1)
 
 
-def test_counts_are_known_and_unknown_here(hessian: Path) -> None:
-    """The tests above see both."""
-    both = {name for name in MARKED if len({*(stored(hessian, name).ravel() == -1)}) == 2}
-    coupled = {"coupling_index", "gauss_newton_index"}
-    assert both == {"saddle_index_gauge_free", "previous_rank", "crossings", "previous_step"} | coupled
-
-
 @pytest.mark.slow
 def test_json_has_null(tiny_run: Path, tmp_path: Path, hessian: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """`hessian --json` and `info --json`: null for counts, and for the steps of events that never came."""

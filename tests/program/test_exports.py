@@ -34,7 +34,7 @@ from landscape.exports import FORMS, export
 from landscape.files.runs import RunReader
 from landscape.files.schema import LEVELS
 from landscape.files.views import File
-from landscape.measure.geometry import measure_geometry
+from landscape.measure.geometry import geometry as measure_geometry
 
 PAGE = (Path(__file__).parents[2] / "docs/format.md").read_text()
 

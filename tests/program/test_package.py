@@ -23,7 +23,7 @@ from helpers.hessians import refine
 
 import landscape
 from landscape.config import AnalysisConfig, SliceConfig
-from landscape.measure.slices import slice_checkpoint
+from landscape.measure.slices import slice as slice_checkpoint
 
 ROOT = Path(__file__).parents[2]
 OURS = [path for path in (ROOT / "landscape").rglob("*") if path.is_file() and "__pycache__" not in path.parts]

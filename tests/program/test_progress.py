@@ -16,10 +16,7 @@ from helpers.hessians import analyse
 
 from landscape import progress
 from landscape.config import HessianConfig
-from landscape.files.runs import RunReader
-from landscape.measure.expected import Blocks
-from landscape.measure.measurement import Measurement
-from landscape.models import of_run
+from landscape.measure.measure import Blocks
 from landscape.progress import Bar
 from landscape.workers import Workers, tell
 
@@ -58,16 +55,6 @@ def test_elsewhere_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     assert re.match(r" *0%\|.*\| 0/3 ", lines[0])
     assert re.match(r" *100%\|.*\| 3/3 ", lines[-1])
     assert "\r" not in said.getvalue()
-
-
-def test_a_bar_ends_at_its_total(tiny_run: Path) -> None:
-    """In whatever order many blocks are counted: tqdm warns of a bar that is longer by the rounding of a sum."""
-    with RunReader(tiny_run) as reader:
-        measurement = Measurement.of(of_run(reader, "cpu"), HessianConfig(blocks=("E", "W", "all")))
-    with Blocks(measurement, [{"E", "W", "all"}] * 9) as blocks:
-        for block in ["E"] * 9 + ["W"] * 9 + ["all"] * 9:
-            blocks.show(block, True)
-        assert blocks.n == blocks.total
 
 
 def say_and_wait(path: Path) -> str:
@@ -116,8 +103,6 @@ def test_the_bar_moves_by_block_with_processes_too(
             shown.clear()
             analyse(tiny_run, HessianConfig(blocks=("E", "W"), steps=steps, k=1, device="cpu"), out, jobs=jobs)
             assert bars[-1].n == bars[-1].total
-            # What follows the blocks takes a third of the time: the couplings of their pairs.
-            assert "then=pairs" in bars[-1].postfix
             found[jobs, steps] = list(shown)
     assert found[1, "0,60"] == found[0, "0,60"] == [(b, d, s) for s in (0, 60) for b in "EW" for d in (False, True)]
     assert sorted(found[1, "0,20,60"]) == sorted(found[0, "0,20,60"])

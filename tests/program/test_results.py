@@ -25,7 +25,7 @@ from landscape import HessianOperator, MatrixOperator, Objective
 from landscape.config import AnalysisConfig, SliceConfig
 from landscape.jobs.plan import SweepRun
 from landscape.jobs.run import Failure, SweepResult
-from landscape.measure.slices import slice_checkpoint
+from landscape.measure.slices import slice as slice_checkpoint
 from landscape.results import Curve, Interval, Result, curves
 from landscape.training.loop import summarise
 

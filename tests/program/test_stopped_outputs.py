@@ -18,7 +18,7 @@ import landscape
 from landscape import exports
 from landscape.cli import main as cli
 from landscape.errors import INTERRUPTED
-from landscape.measure.geometry import measure_geometry
+from landscape.measure.geometry import geometry as measure_geometry
 
 NUMBERS = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 

@@ -179,5 +179,5 @@ def _excess(row: Row) -> str:
     return f"{lower:.0f}" if lower == upper else f"{lower:.0f}..{upper:.0f}{about}"
 
 
-EXCESS = Quantity(FIELDS, compute, reads_blocks=True, columns=COLUMNS, place=65)
+EXCESS = Quantity(FIELDS, compute, columns=COLUMNS, place=65)
 GAUSS_NEWTON = Quantity(GAUSS_NEWTON_FIELDS, compute_gauss_newton, columns=GAUSS_NEWTON_COLUMNS, place=66)

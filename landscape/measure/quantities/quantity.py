@@ -40,13 +40,12 @@ class Quantity:
     """Datasets of the Hessian file that are computed together.
 
     `compute` takes a Checkpoint and returns one value per field. If the first axis of the fields is `block`, it also
-    takes the Block and omits that axis; if it is `pair`, it takes a Pair whose joint block is analysed. reads_blocks:
-    it reads `Checkpoint.rows`, and is computed again when blocks are added. place: sort key of its columns.
+    takes the Block and omits that axis; if it is `pair`, it takes a Pair whose joint block is analysed. place: sort
+    key of its columns.
     """
 
     fields: tuple[Field, ...]
     compute: Callable[..., Row]
-    reads_blocks: bool = False
     columns: tuple[Column, ...] = ()
     place: int = 100
 

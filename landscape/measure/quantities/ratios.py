@@ -77,5 +77,5 @@ def _curvature(row: Row) -> str:
     return f"{number(row['curvature_ratio'])}{star}"
 
 
-CURVATURE_RATIO = Quantity(MEASURED, compute_measured, reads_blocks=True, columns=CURVATURE, place=50)
+CURVATURE_RATIO = Quantity(MEASURED, compute_measured, columns=CURVATURE, place=50)
 RATIOS = Quantity(FIELDS, compute, columns=COLUMNS, place=51)

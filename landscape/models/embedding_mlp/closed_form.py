@@ -1,4 +1,14 @@
-"""Closed-form Hessian blocks of the embedding MLP (facts F1 to F6), dense."""
+"""Closed-form Hessian blocks of the embedding MLP, dense.
+
+With p_n the softmax of sample n, r_n = (p_n - y_n)/N, A_n = (diag(p_n) - p_n p_n^T)/N and D_n = diag(phi'(pre_n)), the
+curvature of the loss by pre_n is M_n = D_n V^T A_n V D_n + diag(phi''(pre_n) * V^T r_n). By the chain rule
+
+    H_{E[t]E[t']} = sum over n, k, k' with x_nk = t and x_nk' = t' of W_k^T M_n W_k'
+    H_{W_k W_k'}  = sum over n of M_n (x) E[x_nk] E[x_nk']^T
+
+and H_EW is the same contraction of W_k^T M_n with E[x_nk'], plus dL/dpre_n (x) I_d on each pair of E[x_nk] and W_k.
+Samples with equal tokens are summed first.
+"""
 
 from __future__ import annotations
 
