@@ -152,7 +152,7 @@ def test_jobs_that_make_other_problems(mine: None, capsys: pytest.CaptureFixture
     said = capsys.readouterr().err
     assert "error: --problem mine.py:data makes another problem in each process: the data is not the same" in said
     assert "hint: draw it the same at each call" in said
-    assert HessianReader("run.hessian.h5").steps == []
+    assert not Path("run.hessian.h5").exists()
     # Once it is seeded, all goes on where nothing was measured.
     Path("mine.py").write_text(MINE.replace("generator.seed()", "generator.manual_seed(0)"))
     assert cli.run(argv) == 0
