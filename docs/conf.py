@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
+import runpy
 import shutil
 import sys
 from pathlib import Path
@@ -65,24 +66,43 @@ python_use_unqualified_type_names = True
 python_maximum_signature_line_length = 100
 
 THEORY = "docs/theory"
+SECTIONS = ("Args:", "Returns:", "Raises:", "Attributes:")
 ITEM = re.compile(r"(?:(?<=\n\n)|(?<=\.) |; )((?!empty)[a-z][\w\\]*(?: \([^()]*\))?(?:, [a-z][\w\\]*)*): ")
 """`rtol: ` or `values, vectors: ` at a sentence's start in a docstring, after the escapes."""
 
 
 def plain_docstring(app: Sphinx, what: str, name: str, item: Any, options: Any, lines: list[str]) -> None:
-    """Docstrings are plain text: `x` is code, and `name: text` at a sentence's start is an item."""
-    text = escaped("\n\n".join(" ".join(paragraph.split()) for paragraph in "\n".join(lines).split("\n\n")))
-    text = re.sub(r"(?<=\. )Raises ", r"\n\nRaises ", ITEM.sub(r"\n\n* **\1**: ", text))
+    """Docstrings are plain text with sections; `x` is code, and `name: text` at a sentence's start is an item."""
+    paragraphs = "\n".join(lines).strip().split("\n\n")
+    text = "\n\n".join(map(section, paragraphs))
     if dataclasses.is_dataclass(item):
         helps = [(field.name, field.metadata["help"]) for field in dataclasses.fields(item) if "help" in field.metadata]
         text += "".join(f"\n\n* **{escaped(name)}**: {escaped(help)}" for name, help in helps)
     lines[:] = text.splitlines()
 
 
+def section(paragraph: str) -> str:
+    """A paragraph of a docstring, or its arguments, what it returns or what it raises, as reStructuredText."""
+    head, _, body = paragraph.partition("\n")
+    if head not in SECTIONS:
+        text = ITEM.sub(r"\n\n* **\1**: ", "\n\n" + escaped(" ".join(paragraph.split())))
+        return re.sub(r"(?<=\. )Raises ", r"\n\nRaises ", text).strip()
+    entries = [escaped(" ".join(entry.split())) for entry in re.split(r"\n(?=    \S)", "\n" + body) if entry.strip()]
+    if head != "Returns:":
+        entries = [re.sub(r"^([\w\\, ]+): ", r"* **\1**: ", entry) for entry in entries]
+    return "\n\n".join([f"**{head[:-1]}**", *entries])
+
+
 def escaped(text: str) -> str:
     """Plain text as reStructuredText."""
     text = re.sub(r"([\\*|_])", r"\\\1", text)
     return re.sub(r"`([^`]+)`", lambda code: f"``{code[1].replace(chr(92), '')}``", text)
+
+
+def print_fields(app: Sphinx, docname: str, source: list[str]) -> None:
+    """The tables of docs/fields.md are made from the schemas of the files."""
+    if docname == "docs/fields":
+        source[0] = runpy.run_path(str(Path(__file__).with_name("make_fields.py")))["generate"](source[0])
 
 
 def link_facts(app: Sphinx, doctree: nodes.document) -> None:
@@ -131,6 +151,7 @@ def mathml(translator: Any, node: Any) -> None:
 def setup(app: Sphinx) -> None:
     app.add_html_math_renderer("mathml", (mathml, None), (mathml, None))
     app.connect("autodoc-process-docstring", plain_docstring)
+    app.connect("source-read", print_fields)
     app.connect("doctree-read", link_files, priority=100)  # before Sphinx collects what to copy
     app.connect("doctree-read", link_facts)
     app.connect("build-finished", copy_files)

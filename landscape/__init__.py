@@ -49,10 +49,10 @@ if TYPE_CHECKING:
     from landscape.measure.geometry import geometry as geometry
     from landscape.measure.hessian import hessian as hessian
     from landscape.measure.slices import slice as slice  # noqa: A004
+    from landscape.models import network as network
     from landscape.models.embedding_mlp.gauge import GaugeTangent as GaugeTangent
     from landscape.models.embedding_mlp.gauge import SoftmaxShift as SoftmaxShift
     from landscape.models.module import ModuleProblem as ModuleProblem
-    from landscape.models.stored import network as network
     from landscape.report.page import write_report as write_report
     from landscape.training.ensemble import ensemble as ensemble
     from landscape.training.loop import train as train
@@ -82,7 +82,7 @@ _NAMES = {
     "curvature.coupling": "coupling CouplingResult excess_index Excess",
     "models.embedding_mlp.gauge": "GaugeTangent SoftmaxShift",
     "models.module": "ModuleProblem",
-    "models.stored": "network",
+    "models": "network",
     "curvature.critical": "find_critical_point CriticalPoint",
     "curvature.trace": "trace Trace",
     "curvature.slices": "slice_lines slice_plane",

@@ -40,7 +40,7 @@ MOST = 1 << 53
 
 @dataclasses.dataclass(frozen=True)
 class TrainConfig:
-    """Options of one grokking run."""
+    """Options of a training run."""
 
     task: Task = field("add", "Operation mod p.", choices=TASKS)
     p: int = field(97, "Modulus; task text has none.", at_most=MODULUS)
@@ -48,12 +48,12 @@ class TrainConfig:
     text: str = field("", "Text of task text: a file in UTF-8.")
     vocabulary: int = field(
         1000,
-        "Words that task text tells apart: the most frequent ones, and one that stands for all others.",
+        "Words that task text tells apart: the most frequent ones, and one for all others.",
         at_least=2,
         at_most=MODULUS,
     )
-    context: int = field(3, "Words of the text from which task text learns the next.", at_least=1, at_most=64)
-    samples: int = field(20_000, "Places of the text that are learned from or tested on.", at_least=2, at_most=MOST)
+    context: int = field(3, "Words from which task text predicts the next one.", at_least=1, at_most=64)
+    samples: int = field(20_000, "Places of the text to train and test on.", at_least=2, at_most=MOST)
     model: Literal["embedding", "onehot", "tables", "scalar", "transformer"] = field(
         "embedding",
         "An MLP on learned embeddings, one-hot tokens or the tokens' numbers; tables: the MLP on one-hot tokens that "
@@ -122,7 +122,7 @@ class TrainConfig:
     checkpoint_log: int = field(
         8, "Log-spaced checkpoints per decade of steps; 0: none by this rule.", at_least=0, at_most=MOST
     )
-    checkpoint_at: tuple[int, ...] = field((), "Further steps to store; the first and last always are.")
+    checkpoint_at: tuple[int, ...] = field((), "Further steps to store; the first and last are always stored.")
     metrics_every: int = field(25, "Steps between two rows of metrics.", at_least=1)
 
     def __post_init__(self) -> None:
@@ -236,7 +236,7 @@ class AnalysisConfig:
     seed: int = field(0, "Seed of the random start vectors.", at_least=-(1 << 63), at_most=(1 << 64) - 2)
     device: Literal["auto", "cpu", "cuda"] = field("auto", "Device of the products.")
     dtype: Literal["float64", "float32"] = field(
-        "float64", "Precision of the products; float32 for a model of --problem that runs in no other."
+        "float64", "Precision of the products; float32 for a model of --problem that runs only in it."
     )
 
     def __post_init__(self) -> None:
@@ -309,9 +309,16 @@ _DIGITS = 30
 
 
 def preset(name: str) -> TrainConfig:
-    """A preset, by name.
+    """The options of a preset.
 
-    `demo`, `quick`, `mid` or `paper` (arXiv 2505.15624), or a Transformer: `transformer`, `nanda`, `power`.
+    Args:
+        name: `demo`, `quick`, `mid` or `paper` (arXiv 2505.15624), or a Transformer: `transformer`, `nanda` or `power`.
+
+    Returns:
+        Its options.
+
+    Raises:
+        ConfigError: for another name.
     """
     if not isinstance(name, str) or name not in PRESETS:
         raise ConfigError(f"unknown preset {name!r}", suggest(name, PRESETS))

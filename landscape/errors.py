@@ -22,7 +22,12 @@ UNFINISHED, INTERRUPTED = 3, 130
 
 
 class LandscapeError(Exception):
-    """A failure that the user can act on. Printed as `error: …` and `hint: …`; exit code 1."""
+    """A failure that the user can act on, printed as `error: ...` and `hint: ...`; exit code 1.
+
+    Args:
+        message: what was wrong, with the value.
+        hint: how to mend it.
+    """
 
     exit_code = 1
 

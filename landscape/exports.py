@@ -20,13 +20,22 @@ from landscape.text import printable, write_csv
 
 
 def export(path: Path | str, out: Path | str, form: str, overwrite: bool = False) -> Path:
-    """Write a run, Hessian or geometry file into the folder `out` in the form of another tool; returns the folder.
+    """Write a run, Hessian or geometry file in the form of another tool.
 
-    csv, parquet: one file for each table of its `to_dataframes`. netcdf: one file with all groups, parameters and
-    eigenvectors too. tensorboard, wandb: a scalar for each quantity and its labels, such as inertia/E,W/negative, by
-    step. With `overwrite` an earlier export is replaced; files added to its folder stay. Raises ConfigError for an
-    unknown form and for one that needs a package that is not installed, FileError for an existing `out` and for files
-    that are missing or broken.
+    Args:
+        path: the file.
+        out: the folder to write.
+        form: "csv" or "parquet": a file for each table of `to_dataframes`; "netcdf": one file with all groups,
+            including parameters and eigenvectors; "tensorboard" or "wandb": a scalar for each quantity and its labels,
+            such as inertia/E,W/negative, by step.
+        overwrite: replace an earlier export; files added to its folder stay.
+
+    Returns:
+        The folder.
+
+    Raises:
+        ConfigError: for an unknown form, and for one whose package is not installed.
+        FileError: for an existing `out`, and for files that are missing or broken.
     """
     out, write = as_path(out), lookup(FORMS, "form", form)
     require(form)

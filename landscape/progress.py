@@ -1,110 +1,43 @@
-"""Progress of long work on stderr: a bar that moves every second in a terminal, a line every ten seconds elsewhere."""
+"""Progress of long work on stderr: a bar in a terminal or notebook, a line every ten seconds elsewhere."""
 
 from __future__ import annotations
 
-import contextlib
 import io
+import math
 import sys
-import threading
+import time
 from typing import Any
 
 from tqdm.auto import tqdm
 
-TERMINAL, ELSEWHERE = 1.0, 10.0
-"""Seconds between two signs of life."""
+ELSEWHERE = 10.0
+"""Seconds between two lines without a terminal."""
 _IN_NOTEBOOK = any(base.__module__ == "tqdm.notebook" for base in tqdm.__mro__)
 
 
 class Bar(tqdm):  # type: ignore[misc]
-    """A progress bar of so many units, shown unless `quiet`; a thread shows it during a long unit, too.
+    """A progress bar of so many units, shown unless `quiet`; without a terminal, lines, of short work none."""
 
-    seconds: what all units will take, where that is known; is_late: shown from the first tick of the thread on.
-    """
-
+    # Every update may draw, so that no thread has to watch for slow ones.
     monitor_interval = 0
 
-    def __init__(
-        self,
-        total: float | None,
-        unit: str,
-        quiet: bool = False,
-        initial: float = 0,
-        seconds: float | None = None,
-        is_late: bool = False,
-        **form: Any,
-    ) -> None:
-        self._seconds, self._moved, self._waits = seconds, 0.0, is_late
+    def __init__(self, total: float | None, unit: str, quiet: bool = False, initial: float = 0, **form: Any) -> None:
         self._is_drawn = _IN_NOTEBOOK or sys.stderr is not None and sys.stderr.isatty()
-        self._ended = threading.Event()
-        self._told: float | None = None
-        super().__init__(total=total, unit=unit, initial=initial, disable=quiet, file=sys.stderr, **form)
-        self._thread = threading.Thread(target=self._live, daemon=True)
-        if not (self.disable or _IN_NOTEBOOK):
-            self._thread.start()
+        self._due, self._has_said = time.monotonic() + ELSEWHERE, False
+        super().__init__(total=total, unit=unit, initial=initial, disable=quiet, file=sys.stderr, miniters=1, **form)
 
     def display(self, *how: Any, **more: Any) -> None:
-        """Draw the bar; without a terminal or notebook the thread prints it."""
-        if self._is_drawn and not self._waits:
+        """Draw the bar, or print it as a line once one is due."""
+        if self._is_drawn:
             super().display(*how, **more)
-
-    def update(self, n: float = 1) -> bool | None:
-        """Count units, and remember when."""
-        if not self.disable:
-            self._moved = super().format_dict["elapsed"]
-        shown: bool | None = super().update(n)
-        return shown
-
-    @property
-    def format_dict(self) -> dict[str, Any]:
-        """What the bar shows; where the time is estimated, the rest runs down within a unit, and overdue it is unknown.
-
-        The rate is that of the units done, or the estimated one before the first.
-        """
-        found: dict[str, Any] = super().format_dict
-        if self._seconds and not self.disable and self.n < self.total:
-            done, left = self.n - self.initial, self.total - self.n
-            rate = done / self._moved if done and self._moved else (self.total - self.initial) / self._seconds
-            seconds = left / rate - (found["elapsed"] - self._moved)
-            # A rate of 0 is shown as an unknown rest.
-            found["rate"] = left / seconds if seconds > 0 else 0.0
-        return found
+        elif time.monotonic() >= self._due:
+            self._due, self._has_said = time.monotonic() + ELSEWHERE, True
+            print(str(self).strip(), file=sys.stderr, flush=True)
 
     def close(self) -> None:
-        """Show the last state. Without a terminal only if an earlier one was."""
-        if "_thread" not in vars(self):
-            # Ctrl-C came while the bar was made, and tqdm closes what is left of it.
-            return
-        self._ended.set()
-        if self._thread.is_alive():
-            # A process that is forked after this finds no other thread.
-            self._thread.join()
-        if not self.disable and not self._is_drawn:
-            if self._told not in (None, self.n):
-                self._tell()
-            # The end of the line of a bar.
+        """Show the last state; elsewhere if a line came before."""
+        if not self._is_drawn:
+            self._due = -math.inf if self._has_said else math.inf
+            # tqdm ends the line of a bar, which is none here.
             self.fp = io.StringIO()
         super().close()
-
-    def _live(self) -> None:
-        while not self._ended.wait(TERMINAL if self._is_drawn else ELSEWHERE):
-            # A reader that has gone stops the work at its next unit, or is not missed.
-            self._waits = False
-            with contextlib.suppress(OSError, ValueError):
-                self.refresh() if self._is_drawn else self._tell()
-
-    def _tell(self) -> None:
-        self._told = self.n
-        print(str(self).strip(), file=sys.stderr, flush=True)
-
-
-def clock(what: str, quiet: bool = False) -> Bar:
-    """The seconds that work of an unknown length has taken, on a line that vanishes; short work shows nothing."""
-    is_quiet = quiet or _IN_NOTEBOOK
-    return Bar(None, "", is_quiet, is_late=True, desc=what, bar_format="{desc}: {elapsed}", leave=False)
-
-
-def duration(seconds: float) -> str:
-    """A rough time in words."""
-    if seconds < 90:
-        return f"{max(1, round(seconds, -1 if seconds > 20 else 0)):.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

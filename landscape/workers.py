@@ -20,7 +20,6 @@ from landscape.signals import stop_signals
 
 Reason = tuple[str, str]
 """The error of a failed call, and its hint."""
-_VISIBLE = "CUDA_VISIBLE_DEVICES"
 PATIENCE = 20.0
 """Seconds that a stopped worker has before it is killed; its files can be resumed either way."""
 _parent: Connection | None = None
@@ -60,7 +59,7 @@ class Workers:
         self._count, self._devices = count, list(devices)
         self._idle: list[Connection] = []
         self._processes: dict[Connection, SpawnProcess] = {}
-        self._seen: dict[Connection, str] = {}
+        self._device_of: dict[Connection, str] = {}
 
     def run(self, function: Callable[..., object], calls: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
         """Call `function` with each of `calls`; yields (reason of failure or None, *call) as each call ends."""
@@ -119,7 +118,7 @@ class Workers:
         except (EOFError, ConnectionResetError):
             process = self._processes.pop(pipe)
             process.join()
-            self._devices += [self._seen.pop(pipe)] if pipe in self._seen else []
+            self._devices += filter(None, [self._device_of.pop(pipe)])
             message = f"its process ended with exit code {process.exitcode}"
             return (message, "if memory ran out, use fewer --jobs; the same command resumes"), None
         if not isinstance(answer, _Told):
@@ -129,7 +128,8 @@ class Workers:
     def _start(self) -> Connection:
         context = multiprocessing.get_context("spawn")
         mine, theirs = context.Pipe()
-        process = context.Process(target=_work, args=(theirs,), daemon=True)
+        device = self._devices.pop(0) if self._devices else ""
+        process = context.Process(target=_work, args=(theirs, device), daemon=True)
         # A terminal sends Ctrl-C to all processes. Workers start with SIGINT blocked and get one SIGTERM from here;
         # a Ctrl-C during the start takes effect after it.
         with stop_signals() as stop:
@@ -137,30 +137,15 @@ class Workers:
             resource_tracker.ensure_running()
             before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
             try:
-                with self._one_device(mine):
-                    process.start()
+                process.start()
             finally:
                 signal.pthread_sigmask(signal.SIG_SETMASK, before)
         # With only the worker's end open, its death closes the pipe.
         theirs.close()
-        self._processes[mine] = process
+        self._processes[mine], self._device_of[mine] = process, device
         if stop.is_set():
             raise KeyboardInterrupt
         return mine
-
-    @contextlib.contextmanager
-    def _one_device(self, pipe: Connection) -> Iterator[None]:
-        """Let a process that is started here see a GPU of its own."""
-        if not self._devices:
-            yield
-            return
-        before = os.environ.get(_VISIBLE)
-        os.environ[_VISIBLE] = self._seen[pipe] = self._devices.pop(0)
-        try:
-            yield
-        finally:
-            os.environ.pop(_VISIBLE)
-            os.environ.update({} if before is None else {_VISIBLE: before})
 
     def __enter__(self) -> Self:
         return self
@@ -176,10 +161,13 @@ class Workers:
             process.join()
 
 
-def _work(pipe: Connection) -> None:
+def _work(pipe: Connection, device: str) -> None:
     """Run the calls from the pipe until SIGTERM, the end of the pipe or the end of the parent."""
     global _parent
     _parent = pipe
+    if device:
+        # CUDA reads this when it is first used.
+        os.environ["CUDA_VISIBLE_DEVICES"] = device
     # A user's loader may have workers, which multiprocessing allows no daemon.
     multiprocessing.current_process().daemon = False
     threading.Thread(target=_end_with_parent, daemon=True).start()

@@ -21,23 +21,21 @@ MODULES = (sequences_train, sequences_analyses)
 PAGE = """# Reliability: faults injected and data lost
 
 Small runs and analyses were subjected to the faults below. A row is a checkpoint of a run file or a step of a Hessian
-file. *Acknowledged*: rows whose commit had returned before the fault, summed over all trials. *Lost*: acknowledged rows
-that could not be read afterwards. *Torn*: rows that were read and differ in any bit from an undisturbed file. *Wrong*:
-files that differ from the undisturbed one after resuming, or leave other files behind.
+file. *Acknowledged*: rows whose commit had returned before the fault. *Lost*: acknowledged rows that could not be
+read afterwards. *Torn*: rows that were read and differ in any bit from an undisturbed file. *Wrong*: files that
+differ from the undisturbed one after resuming, or that leave other files behind.
 
-* SIGKILL: at a random instant; 3 of 10 commands are killed again while they resume.
-* Crash at a write: the process stops before, within or after each write; the write is whole, cut at a page
-  of 4 KiB, cut in half. One in {resume_every} is resumed.
-* Sequences: random commands in one folder; three in four are stopped, by SIGKILL or Ctrl-C, at a random instant or
-  before, during or after a change of a file. Runs are started, resumed under every schedule that `--resume` allows,
-  extended, repaired and overwritten; Hessian files get further steps and blocks; searches are resumed, reports
-  replaced, sweeps repeated. After every command all acknowledged data are read back, with our reader and with plain
-  h5py: each row of a run bit for bit, each block and step of an analysis, each step of a search. Foreign files must not
-  change. At the end no lock or temporary file may be left, and analyses, searches and sweeps must equal undisturbed
-  ones bit for bit. *Tried* counts commands; sequences: {sequences}.
-* Power failure: any subset of the writes since the last sync reaches the disk, each whole or cut.
-* Fuzzing: random changes to the objects of valid files, read in a separate process (Hypothesis); *wrong* counts
-  crashes, hangs, undocumented errors, and changed numbers that were returned.
+* **SIGKILL** comes at a random instant; 3 of 10 commands are killed again while they resume.
+* **Crash at a write**: the process stops before, within or after each write, which is whole, cut at a page of 4 KiB
+  or cut in half. One in {resume_every} is resumed.
+* **Sequences** are random commands in one folder: runs are started, resumed, extended, repaired and overwritten,
+  analyses get more steps, sweeps are repeated. Three in four commands are stopped by SIGKILL or Ctrl-C.
+  After every command all acknowledged data are read back with our reader and with plain h5py. At the end no lock or
+  temporary file may be left, and all analyses must equal undisturbed ones bit for bit. *Tried* counts commands;
+  sequences: {sequences}.
+* **Power failure**: any subset of the writes since the last sync reaches the disk, each whole or cut.
+* **Fuzzing**: random changes to the objects of valid files, read in a separate process. *Wrong* counts crashes,
+  hangs, undocumented errors, and changed numbers that were returned.
 
 | fault | tried | acknowledged | lost | torn | wrong |
 |---|---:|---:|---:|---:|---:|
@@ -45,22 +43,25 @@ files that differ from the undisturbed one after resuming, or leave other files 
 
 ## What is not defended against
 
-* *Bytes of HDF5 itself that somebody has forged, or a disk has spoilt.* Rows and arrays have checksums, so that a
-  changed number is never served. The structures around them are read by the HDF5 library: a forged one can make it
-  crash, hang or take memory in the process that opens the file. All that h5py shows is checked before anything is read:
-  links, virtual datasets, storage in other files, types, filters, and sizes far beyond the file's. Open files of people
-  whom you do not trust as you would in any HDF5 program: in a process of its own.
-* *A gzip chunk made to burst.* A chunk may take about twice what it declares, so that it unpacks to at most two
-  thousand times that.
-* *A file that is moved while it is written, and opened for writing under its new name.* The lock is that of the name.
-  The first writer notices when it makes the file anew, and ends with an error.
-* *Deleting the file of a live recording.* What was recorded is gone; the training goes on, with a warning.
-* *Shared file systems without locks.* There the lock is a file with host and process. One that a killed job left behind
-  is taken over on the same machine; elsewhere it has to be removed by hand.
+Every row and array has a checksum, so damage to a number is noticed and the number is not served. Everything that
+h5py shows of a file is checked before any data are read: links, virtual datasets, storage in other files, types,
+filters, and sizes far beyond the file's. Not defended against are:
 
-Made by `make torture` in {minutes:.0f} minutes: Python {python}, HDF5 {hdf5}, {system}. The tests do the same
-with small numbers at every change, and also cover failing and full disks at start, middle and end, two writers, readers
-polling a live run, clocks that jump, and files moved while in use.
+* **Forged or spoilt structures of HDF5 itself.** The bytes of a file are not searched; the HDF5 library reads them. A
+  file that was made to attack the library can make it crash, hang or take memory in the process that opens it, as in
+  every HDF5 program. That is enough for files of your own and of people you trust: damage becomes an error in one
+  line, and nothing in a file is executed. Open files of strangers in a process of its own.
+* **A gzip chunk made to burst.** A chunk may take twice the bytes it declares, so it unpacks to at most two thousand
+  times that.
+* **A live file that is moved and then opened for writing under its new name.** The lock belongs to the name. The
+  first writer notices when it rewrites the file, and ends with an error.
+* **A deleted file of a live recording.** Its rows are gone. The training goes on, with a warning.
+* **Shared file systems without locks.** The lock is then a file with host and process. On the machine of a killed job
+  it is taken over; elsewhere remove it by hand.
+
+Made by `make torture` in {minutes:.0f} minutes: Python {python}, HDF5 {hdf5}, {system}. The tests do the same with
+small numbers at every change. They also cover full disks, two writers, readers of a live run, and files moved while
+in use.
 """
 
 

@@ -104,16 +104,6 @@ def frequency_aware(samples: Samples, count: int, rng: np.random.Generator) -> I
     return random(samples, count, rng)
 
 
-def chosen_by(name: str, samples: Samples, count: int, rng: np.random.Generator) -> Ints:
-    """Indices of the samples that a sampler chooses. Raises ValueError unless they are `count` different ones."""
-    import numpy as np
-
-    found = SAMPLERS[name].choose(samples, count, rng)
-    if (different := len(np.unique(found))) != count or len(found) != count:
-        raise ValueError(f"sampler {name!r} chose {len(found)} samples, {different} of them different, not {count}")
-    return found
-
-
 def token_weights(p: int, exponent: float, rng: np.random.Generator) -> Floats:
     """Probability of each operand ~ rank^-exponent, with ranks assigned at random."""
     import numpy as np

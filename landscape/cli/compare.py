@@ -20,21 +20,19 @@ EXAMPLES = (
 
 def compare(
     file: Annotated[Path, Parameter(help="Run or Hessian file; the analyses beside a run are included.")],
-    *files: Annotated[Path, Parameter(help="More of them.")],
+    *files: Annotated[Path, Parameter(help="More files.")],
     options: Printed = Printed(),
 ) -> int:
-    """Runs side by side: options that differ, when they memorised and grokked, and key numbers of their curvature.
+    """Print runs side by side: options that differ, when they memorised and grokked, and their key numbers.
 
-    A broken file is left out and named; the exit code is then 1.
+    A broken file is named and left out; the exit code is then 1.
     """
-    from landscape.progress import clock
     from landscape.report import comparison
     from landscape.report.sources import open_sources
 
     broken: list[LandscapeError] = []
-    with clock("reading"):
-        sources = open_sources((file, *files), broken)
-        rows = comparison.compared(sources, broken)
+    sources = open_sources((file, *files), broken)
+    rows = comparison.compared(sources, broken)
     for source in sources:
         for line in source.damage:
             warn(line)

@@ -63,7 +63,7 @@ def critical(
     config: Analysis = Analysis(),
     options: CriticalOptions = CriticalOptions(),
 ) -> int:
-    """The critical point of the objective nearest to a checkpoint, and the Hessian there."""
+    """Search for the critical point nearest to a checkpoint, and measure the Hessian there."""
     from landscape.files.files import critical_file
     from landscape.measure import critical as search
     from landscape.measure.tables import rows, unconverged

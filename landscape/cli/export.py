@@ -39,10 +39,9 @@ def export(
     *,
     options: ExportOptions = ExportOptions(),
 ) -> int:
-    """A run, Hessian or geometry file as files of other tools, each kind in a folder of its own."""
+    """Write a run, Hessian or geometry file in the forms of other tools, each into a folder of its own."""
     from landscape import exports
     from landscape.files.files import resolved
-    from landscape.progress import clock
 
     folders = {form: out for form in exports.FORMS if (out := getattr(options, form)) is not None}
     if not folders:
@@ -54,6 +53,6 @@ def export(
     for form in folders:
         exports.require(form)
     for form, out in folders.items():
-        with working_on(out), clock(form):
+        with working_on(out):
             say(printable(exports.export(file, out, form, options.overwrite)))
     return 0

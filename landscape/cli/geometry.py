@@ -32,7 +32,7 @@ class GeometryOptions(Printed):
 
 
 def geometry(run: RunFile, *, options: GeometryOptions = GeometryOptions()) -> int:
-    """How the embedding of a run's numbers lies at every stored step: circles, lines, and chance beside each."""
+    """Measure circles and lines in the embedding of a run's numbers at every stored step, and compare with chance."""
     from landscape.files.files import geometry_file
     from landscape.measure import geometry
 

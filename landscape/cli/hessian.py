@@ -67,7 +67,7 @@ def hessian(
     config: Analysis = Analysis(),
     options: HessianOptions = HessianOptions(),
 ) -> int:
-    """Block spectra, saddle indices and coupling ratios of a run's checkpoints."""
+    """Measure block spectra, saddle indices and coupling ratios of a run's checkpoints."""
     from landscape.files.files import hessian_file
 
     out = options.out or hessian_file(run)

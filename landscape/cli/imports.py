@@ -28,8 +28,7 @@ class ImportOptions(Options):
 
     step_pattern: str = field(
         "",
-        "Regex whose first group is the step in a name; by default the number after 'step' or 'iter', the only number, "
-        "or the only one in which alike names differ.",
+        "Regex whose first group is the step in a name; by default the number after 'step' or 'iter', or the only one.",
     )
     skip: tuple[str, ...] = field((), "Patterns of tensors to leave out, such as *.inv_freq.")
     overwrite: bool = field(False, "Replace an existing run file.")
@@ -44,11 +43,11 @@ def import_(
             help=".safetensors, .pt, .pth or .ckpt file, folder of them, checkpoint-* folder, or glob in quotes."
         ),
     ],
-    *sources: Annotated[str, Parameter(help="More of them.")],
+    *sources: Annotated[str, Parameter(help="More of these.")],
     out: Annotated[Path, Parameter(help="Run file to write.")],
     options: ImportOptions = ImportOptions(),
 ) -> int:
-    """A run file of checkpoints that other programs wrote: safetensors, torch files, folders of Hugging Face."""
+    """Make a run file of checkpoints of other programs: safetensors, torch files, folders of Hugging Face."""
     from landscape.training.importers import import_checkpoints, import_steps
 
     names = (source, *sources)

@@ -32,10 +32,10 @@ CHECK_EXAMPLES = (
 def info(
     file: AnyFile,
     *,
-    config: Annotated[bool, Parameter(help="Print the configuration as JSON, ready for --config, alone.")] = False,
+    config: Annotated[bool, Parameter(help="Print only the configuration, as JSON for --config.")] = False,
     json: AsJson = False,
 ) -> int:
-    """What a run, Hessian or geometry file holds, what it lacks, and how to resume it."""
+    """Say what a run, Hessian or geometry file holds, what it lacks, and how to resume it."""
     state = _look(file)
     if config:
         say(tables.document(state.config, indent=2))
@@ -50,12 +50,12 @@ def check(
     repair: Annotated[
         bool,
         Parameter(
-            help="Trim an interrupted file to its committed rows; of a damaged one the original is kept beside it."
+            help="Trim an interrupted file to its committed rows. The original of a damaged file is kept beside it."
         ),
     ] = False,
     json: AsJson = False,
 ) -> int:
-    """Whether every committed row of a file is whole. Exit code 0: complete; 1: damaged; 3: whole but unfinished."""
+    """Check every committed row of a file. Exit code 0: complete; 1: damaged; 3: whole but unfinished."""
     from landscape.files import inspect
 
     state = _look(file)
@@ -72,12 +72,7 @@ def _look(path: Path) -> FileState:
     """A file with all that is to be said of what it lacks."""
     from landscape.files.inspect import inspect
     from landscape.measure import fields
-    from landscape.progress import clock
-    from landscape.training import tables as run
 
-    with clock("reading"):
-        state = inspect(path)
-    if state.is_recorded:
-        return state
-    lacks = {"run file": run.lacks, "Hessian file": fields.lacks}.get(state.kind, lambda _: [])(state)
+    state = inspect(path)
+    lacks = fields.lacks(state) if state.kind == "Hessian file" else []
     return dataclasses.replace(state, notes=(*lacks, *state.notes))

@@ -21,7 +21,7 @@ from landscape.ranks import launched
 
 
 def completion(shell: Annotated[Literal["bash", "zsh", "fish"], Parameter(help="Shell to complete in.")], /) -> int:
-    """A script that completes commands and options in a shell, to be read when it starts."""
+    """Print a script that completes commands and options in a shell."""
     say(app().generate_completion(shell=shell))
     return 0
 

@@ -35,10 +35,10 @@ class ReportOptions(Options):
 
 def report(
     file: Annotated[Path, Parameter(help="Run or Hessian file; the analyses beside a run are included.")],
-    *files: Annotated[Path, Parameter(help="More of them.")],
+    *files: Annotated[Path, Parameter(help="More files.")],
     options: ReportOptions = ReportOptions(),
 ) -> int:
-    """An HTML page with figures, from run files and Hessian files."""
+    """Write an HTML page with figures, from run files and Hessian files."""
     from landscape.report.page import write_report
 
     out = options.out or Path("reports") / file.name.removesuffix(".h5").removesuffix(".hessian")

@@ -51,7 +51,7 @@ def slice(  # noqa: A001
     config: Slice = Slice(),
     options: SliceOptions = SliceOptions(),
 ) -> int:
-    """The loss along unit eigenvectors at a checkpoint, and on the plane of the lowest and the highest."""
+    """Draw the loss along unit eigenvectors at a checkpoint, and on the plane of the lowest and the highest."""
     from landscape.files.files import as_path, unmade
     from landscape.files.folders import replaced_folder
     from landscape.measure import slices as measurement

@@ -65,7 +65,7 @@ def sweep(
     *,
     options: SweepOptions = SweepOptions(),
 ) -> int:
-    """Many runs and their analyses on all cores; run again, it resumes."""
+    """Train and analyse many runs on all cores; the same command resumes."""
     from landscape.jobs.plan import load_sweep
 
     plan = load_sweep(config)

@@ -142,4 +142,4 @@ def reached(summary: RunSummary) -> str:
     """The steps at which a run memorised and grokked."""
     thresholds = (("train 99 %", summary.memorise_step), ("test 95 %", summary.grok_step))
     parts = [f"{n} at step {step}" if step is not None else f"{n}: not reached" for n, step in thresholds]
-    return "; ".join([*parts, *filter(None, [summary.gaps])])
+    return "; ".join(parts)

@@ -199,17 +199,16 @@ _PROBES = 4
 class CouplingResult(Curve):
     """Coupling ratios kappa_1 >= kappa_2 >= ... of two blocks, and how many exceed 1.
 
-    errors: bounds on the error of each as the ratio of its rank; NaN where none is known. distances: a true ratio,
-    perhaps of another rank, or zero where the blocks differ in size, is as near as that; matrix-free, rounding enters
-    as an estimate with a margin, not as a proved bound, which matters at tau near 1e-12 of the norm. They assume of
-    diagonal blocks that are no matrices that these have no eigenvalue below 0: one that is just above -tau can make
-    distances, not the ratios' being lower bounds, too small.
-    dense: every ratio, with distances equal to errors;
-    index_lower <= saddle index of the joint block <= index_upper at the same tolerance (F0), equal where no error can
-    change it. lanczos: the leading k; errors are known, but with probability 1e-6, where both diagonal blocks are
-    matrices; each ratio is at most the true one of its rank, but for errors of products; index_upper is the smaller
-    order, or the sum of the orders of those diagonal blocks that are no matrices, in which conjugate gradients may
-    pass negative curvature by. tolerance: the shift tau of both diagonal blocks, absolute.
+    Attributes:
+        ratios: all of them if dense, else the leading k. Matrix-free each is at most the true one of its rank.
+        errors: bounds on the error of each as the ratio of its rank; NaN where none is known.
+        distances: how near a true ratio is, perhaps one of another rank. If dense, the same as errors. Matrix-free they
+            estimate rounding with a margin, and assume diagonal blocks without eigenvalues between -tau and 0.
+        index_lower, index_upper: bounds on the saddle index of the joint block at this tolerance (F0). Matrix-free the
+            upper one is the smaller order, or the order of diagonal blocks that are no matrices.
+        tolerance: the shift tau of both diagonal blocks, absolute.
+        num_products: Hessian-vector products.
+        method: "dense" or "lanczos".
     """
 
     axes = {"ratios": ("rank",), "errors": ("rank",), "distances": ("rank",)}
@@ -245,14 +244,26 @@ def coupling(
 ) -> CouplingResult:
     """Singular values of K = (H_11 + tau)^(-1/2) H_12 (H_22 + tau)^(-1/2) (F0).
 
-    H_11 (m, m), H_12 (m, n), H_22 (n, n). abs_tau: tau itself; default 1e-8 (dense) or 1e-3 (matrix-free) of the
-    joint block's norm. dense (auto: up to 8000 rows in all): every one, by Cholesky factorisations. lanczos: the
-    leading k to `rtol`, by conjugate gradients inside. v0: vectors (m + n, j) to begin with, such as the lowest
-    eigenvectors of the joint block, where the largest ratios often are. The blocks' errors, as a
-    MatrixOperator states them or as their products show them, enter the bounds. Raises NumericsError where a shifted
-    diagonal block is not positive definite beyond its error and rounding, or, if it is no matrix, where conjugate
-    gradients meet that: its own negative curvature then leaves K undefined (never with ReLU and a convex loss, F8);
-    ArgumentError for shapes that do not belong together.
+    Args:
+        H_11: diagonal block (m, m).
+        H_12: off-diagonal block (m, n).
+        H_22: diagonal block (n, n).
+        abs_tau: tau. Default: 1e-8 (dense) or 1e-3 (matrix-free) of the joint block's norm.
+        k: number of leading ratios, if matrix-free.
+        method: "dense" gives all of them by Cholesky factorisations; "lanczos" uses conjugate gradients; "auto" is
+            dense up to 8000 rows in all.
+        rtol: of matrix-free ratios.
+        seed: of the random start.
+        max_hvps: largest number of products.
+        v0: vectors (m + n, j) to start from, such as the lowest eigenvectors of the joint block.
+
+    Returns:
+        The ratios with bounds, and how many exceed 1.
+
+    Raises:
+        NumericsError: where a shifted diagonal block is not positive definite beyond its error, or conjugate gradients
+            meet negative curvature; K is then undefined (never with ReLU and a convex loss, F8).
+        ArgumentError: for shapes that do not belong together.
     """
     _require_pair(H_11, H_12, H_22, abs_tau)
     require_count("k", k)
@@ -446,9 +457,13 @@ _LEVELS = ("vanished", "estimated", "bracketed", "certified")
 class Excess(Interval):
     """n_-(H_[1,2]) - n_-(H_11) - n_-(H_22), all of them counts below the same -tolerance.
 
-    lower <= excess index <= upper, but for failure_probability. level: that of the least known of the three indices.
-    estimate: from their stochastic counts, inside of estimate_low ... estimate_high with a probability of at least
-    85 %; NaN at level "certified".
+    Attributes:
+        lower, upper: bounds on the excess index.
+        level: that of the least known of the three indices.
+        failure_probability: probability that a bound fails.
+        tolerance: tau, absolute.
+        estimate, estimate_low, estimate_high: from stochastic counts, with an interval of at least 85 % confidence; NaN
+            if certified.
     """
 
     interval = ("estimate", "lower", "upper")
@@ -477,12 +492,24 @@ def excess_index(
     seed: int = 0,
     max_hvps: int = 3000,
 ) -> Excess:
-    """The excess index of two blocks, whatever the curvature of their own.
+    """The excess index of two blocks, whatever their own curvature.
 
-    H_11 (m, m), H_12 (m, n), H_22 (n, n). abs_tau: tau itself; default 1e-8 (dense) or 1e-3 (matrix-free) of the
-    joint block's norm. dense (auto: up to 8000 rows in all): certified, by three L D L^T factorisations; lanczos:
-    brackets and estimates, by up to max_hvps products and some 640 for each of the three blocks. Raises
-    NumericsError if tau is not above the error of a block, ArgumentError for shapes that do not belong together.
+    Args:
+        H_11: diagonal block (m, m).
+        H_12: off-diagonal block (m, n).
+        H_22: diagonal block (n, n).
+        abs_tau: tau. Default: 1e-8 (dense) or 1e-3 (matrix-free) of the joint block's norm.
+        method: "dense" is certified by three LDL^T factorisations; "lanczos" gives brackets and estimates; "auto" is
+            dense up to 8000 rows in all.
+        seed: of the random vectors.
+        max_hvps: products for each of the three blocks.
+
+    Returns:
+        The index, or bounds on it, with its level.
+
+    Raises:
+        NumericsError: if tau is not above the error of a block.
+        ArgumentError: for shapes that do not belong together.
     """
     _require_pair(H_11, H_12, H_22, abs_tau)
     require_count("max_hvps", max_hvps, 0)

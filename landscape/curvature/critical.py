@@ -47,14 +47,19 @@ _CORRECTIONS, _SHORT, _REDUCTION = 12, 100, 0.2
 class CriticalPoint(Curve):
     """The end of a search for a critical point.
 
-    status: "critical" (`remaining` is at most tol |theta|, or the gradient is rounding and `remaining` small);
-    "gradient-flat" (the search ended at a nonzero gradient along directions of almost no curvature, Frye et al. 2021,
-    or began where gradient and Hessian are both 0); "at-infinity" (the gradient vanishes, and the Newton steps do not
-    shrink: e^-x); "unfinished" (it was stopped, or used up its products). remaining: distance to the critical point
-    as the Newton steps predict it, in units of the parameters; infinite where they do not shrink, NaN where the search
-    began with a gradient that is rounding. flatness: |H g| / (|H| |g|). gradient_norms, hvps (iteration,): |grad| and
-    the products until then, at the start of this call and after each of its iterations; `plot` draws the one over the
-    other.
+    Attributes:
+        params: the point.
+        status: "critical": `remaining` is at most tol |theta|, or the gradient is rounding and `remaining` small;
+            "gradient-flat": the gradient lies along directions of almost no curvature (Frye et al. 2021);
+            "at-infinity": the gradient vanishes, and Newton steps do not shrink; "unfinished": the search was stopped,
+            or used up its products.
+        grad_norm: norm of the gradient.
+        remaining: distance to the critical point, as Newton steps predict it, in units of the parameters; infinite
+            where they do not shrink, NaN where the search began with a gradient that is rounding.
+        flatness: |H g| / (|H| |g|).
+        iterations: steps of the search.
+        num_products: Hessian-vector products.
+        gradient_norms, hvps: |grad| and the products until then (iteration,), at the start and after each iteration.
     """
 
     axes: ClassVar = {"gradient_norms": ("iteration",), "hvps": ("iteration",)}
@@ -72,7 +77,14 @@ class CriticalPoint(Curve):
     hvps: Array
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw |grad| over the products, on a log scale; by default on new axes. Returns them."""
+        """Draw |grad| over the products, on a log scale.
+
+        Args:
+            ax: axes to draw on; by default new ones.
+
+        Returns:
+            The axes.
+        """
         ax = super().plot(ax)
         ax.set_yscale("log")
         return ax
@@ -120,26 +132,34 @@ def find_critical_point(
     state: SearchState | None = None,
     save: Callable[[SearchState], None] | None = None,
 ) -> CriticalPoint:
-    """Minimise |grad|^2 by Levenberg-Marquardt steps |grad + H s| -> min, |s| <= radius, in a Krylov space of H.
+    """Search a point where the gradient is 0, of any index, by Levenberg-Marquardt steps in a Krylov space of H.
 
-    A step that leaves the valley of small gradients is followed back into it by further steps before it is judged.
-    A search that stalls is restarted with the first radius; one that stalls again without a tenth less of |grad| ends.
+    It minimises |grad|^2 by steps |grad + H s| -> min, |s| <= radius. A step that leaves the valley of small gradients
+    is followed back into it before it is judged. A search that stalls is restarted with the first radius; one that
+    stalls again without a tenth less of |grad| ends.
 
-    Critical is no matter of |grad|, which has units and also vanishes at infinity, but of the distance to where it is
-    zero, as Newton steps s = -H^+ grad predict it. They shrink to a share q of the step before: q -> 0 at a regular
-    critical point, 2/3 at that of x^4, 1 for e^-x, 3/2 for 1/x; what remains after s is the sum of these steps,
-    |s| / (1 - q), infinite for q >= 0.9. The point is critical where that is at most tol |theta|, and the step is known
-    but for rounding. Directions without curvature count as steps of length |grad| / (eps |H|), unless the gradient in
-    them is less than its own rounding, as along symmetries; that is measured by random rounding, in two gradients. A
-    gradient that is rounding as a whole leaves no step to measure: there the last prediction decides, which is to be at
-    most 1e-3 |theta|, and a search that begins there is at a critical point as far as its precision shows. No number
-    in this changes with the units of the loss or of theta.
+    |grad| has units and also vanishes at infinity, so a point is judged by its distance from where the gradient is 0.
+    Newton steps s = -H^+ grad predict it: with q the ratio of one step to the one before, |s| / (1 - q) remains, and it
+    counts as infinite for q >= 0.9. q is 0 at a regular critical point, 2/3 for x^4, 1 for e^-x, 3/2 for 1/x.
+    Directions without curvature count as steps of length |grad| / (eps |H|), unless the gradient along them is less
+    than its own rounding, which is measured. If the whole gradient is rounding, the last prediction must be at most
+    1e-3 |theta|. No verdict depends on the units of the loss or of theta.
 
-    progress: called with |grad| and the products so far after each step; True ends the search. hessian: the Hessian
-    at given parameters, all of them in their order; by default by automatic differentiation. save: called with the
-    state at the start and after each step; a search that is given such a `state` ends bit for bit as the one that saved
-    it. tol: of the distance, relative to |theta|; max_hvps: products after which the search ends.
-    Raises ArgumentError and NumericsError for what `HessianOperator` refuses.
+    Args:
+        objective: the objective.
+        params: where to start.
+        tol: distance, relative to |theta|, up to which a point is critical.
+        max_hvps: products after which the search ends.
+        progress: called with |grad| and the products so far after each step; True ends the search.
+        hessian: the Hessian at given parameters, all of them in their order. Default: automatic differentiation.
+        state: of an earlier search, which ends bit for bit as if it had not been stopped.
+        save: called with the state at the start and after each step.
+
+    Returns:
+        The point, its status, and how the gradient fell.
+
+    Raises:
+        LandscapeError: for what `HessianOperator` refuses.
     """
     require_objective(objective)
     require_parameters(params, objective.device)

@@ -161,9 +161,11 @@ class Smoothed:
 class SpectralDensity(Curve):
     """A smoothed spectral density, for display only: do not read an index from it.
 
-    grid, density, standard_error (point,): the mean over probes and its error, of which what one step fewer changes
-    is a part, 0 where every eigenvalue is known;
-    width: standard deviation of the Gaussian it is smoothed with; num_products.
+    Attributes:
+        grid, density: (point,).
+        standard_error: (point,); over probes, and what one step fewer changes. 0 where every eigenvalue is known.
+        width: standard deviation of the Gaussian.
+        num_products: Hessian-vector products.
     """
 
     axes = {"density": ("point",), "grid": ("point",), "standard_error": ("point",)}
@@ -186,10 +188,25 @@ def spectral_density(
     method: Method = "auto",
     seed: int = 0,
 ) -> SpectralDensity:
-    """The density of the eigenvalues of a symmetric operator, smoothed by a Gaussian of `bandwidth` * |H|.
+    """The density of the eigenvalues of a symmetric operator, smoothed by a Gaussian.
 
-    dense (auto: up to 8000 rows): from every eigenvalue; lanczos: stochastic Lanczos quadrature
-    (Ghorbani et al., arXiv 1901.10159). Features narrower than about |H| / steps are not resolved.
+    Features narrower than about |H| / steps are not resolved. Stochastic Lanczos quadrature: Ghorbani et al., arXiv
+    1901.10159.
+
+    Args:
+        op: the operator (n, n).
+        bandwidth: standard deviation of the Gaussian, relative to |H|.
+        points: of the grid.
+        probes: Gaussian vectors of the quadrature.
+        steps: products for each probe.
+        method: "dense", from every eigenvalue; "lanczos"; or "auto", which is dense up to 8000 rows.
+        seed: of the probes.
+
+    Returns:
+        The density on a grid, with its standard error.
+
+    Raises:
+        ArgumentError: for an operator that is not symmetric, and for invalid numbers.
     """
     require_symmetric(op)
     require_positive("bandwidth", bandwidth)

@@ -58,19 +58,27 @@ _NORM_PRODUCTS = 3000
 class EigenResult(Curve):
     """Extreme eigenpairs of a symmetric operator, outermost first.
 
-    values, residuals, converged (end, k); vectors (end, n, k): one end for "lowest" or "highest", lowest and
-    highest for `which` "both". residuals are |Hv - lambda v|_2 for the unit vectors returned, recomputed at the end,
-    and, where H was not written out, what rounding may have moved Hv by.
-    ritz: every eigenvalue if method is "dense", else every eigenvalue of the last projection, ascending.
-    operator_norm: max |ritz|. orthonormality: max |V^T V - I| over the returned vectors. tol: the relative residual
-    that counted as converged, never below what the precision can hold. error: of a matrix that was assembled, as its
-    asymmetry shows it, or what an operator states; eigenvalues are right to residual + error. Residuals of products
-    include it. converged also says that a random search of the complement of all vectors converged and found
-    no pair that belongs among them. hidden (end,): the i-th value is within `hidden` of the i-th eigenvalue of the
-    operator as it is, copies counted, except with probability hidden_failure_probability: no eigenvalue that is not
-    listed lies further out than the k-th value by more. 0 if method is "dense"; infinite if max_hvps left none for the
-    complement. Where converged it is at most 1e-3 |H|, or 10 tol |H| if larger, in float64 alone: rounding in float32
-    mostly leaves no bound, so that `converged` does not wait for one.
+    `end` has one entry for "lowest" or "highest", and two, lowest and highest, for "both".
+
+    Attributes:
+        values: eigenvalues (end, k).
+        vectors: unit eigenvectors (end, n, k).
+        residuals: |Hv - lambda v|_2 (end, k), recomputed at the end. Matrix-free they include what rounding may have
+            changed in Hv.
+        converged: (end, k); whether the residual is small enough, and a random search of the complement of all vectors
+            converged and showed no pair that belongs among them.
+        num_products: Hessian-vector products.
+        method: "dense" or "lanczos".
+        ritz: every eigenvalue if dense, else every eigenvalue of the last projection, ascending.
+        operator_norm: max |ritz|.
+        orthonormality: max |V^T V - I| of the vectors.
+        tol: the relative residual that counted as converged.
+        hidden: (end,); the i-th value is within this of the i-th eigenvalue, copies counted, except with probability
+            hidden_failure_probability. 0 if dense; infinite if max_hvps left none for the complement. Where converged
+            in float64 it is at most 1e-3 |H|, or 10 tol |H| if that is larger.
+        hidden_failure_probability: probability that `hidden` fails.
+        error: of an assembled matrix; eigenvalues are right to residual + error.
+        which: the ends.
     """
 
     axes = {
@@ -103,9 +111,14 @@ class EigenResult(Curve):
         return {"end": list(ENDS[self.which])}
 
     def clusters(self, end: int, gap: float = 1e-6) -> list[tuple[float, int]]:
-        """Eigenvalues of one end as (mean, multiplicity), outermost first: apart by more than gap * |H|.
+        """Eigenvalues of one end with their multiplicities, outermost first.
 
-        end: its row in `values`. The last cluster may continue beyond the k requested values.
+        Args:
+            end: row in `values`.
+            gap: eigenvalues further apart than gap |H| are in different clusters.
+
+        Returns:
+            The mean and the multiplicity of each cluster; the last one may continue beyond the k values.
         """
         values = self.values[end]
         cuts = np.flatnonzero(np.abs(np.diff(values)) > gap * self.operator_norm) + 1
@@ -122,15 +135,24 @@ def eigsh(
     v0: Tensor | None = None,
     max_hvps: int = 3000,
 ) -> EigenResult:
-    """The k lowest and/or k highest eigenvalues of a symmetric operator, at most n.
+    """The k lowest and/or k highest eigenvalues of a symmetric operator, by thick-restart Lanczos or as a dense matrix.
 
-    method: `auto` is dense up to 8000 rows. rtol: an eigenpair is converged once its residual is at most rtol * |H|, at
-    least 10 sqrt(n) eps, and the outermost pair that a random vector finds in the complement has come as far and does
-    not belong among the k. v0: where to begin instead of at random (`seed`): vectors (n, m), as many as there are, of
-    which the best combinations are taken, or the vectors (end, n, m) of a neighbouring checkpoint, which random
-    mixtures of them stand for. max_hvps: products after which the search ends, and reports what has converged; the
-    first basis is always filled.
-    Raises ArgumentError for an operator that is rectangular or an off-diagonal block.
+    Args:
+        op: the operator (n, n).
+        k: eigenvalues at each end, at most n.
+        which: "both", "lowest" or "highest".
+        method: "dense", "lanczos" or "auto", which is dense up to 8000 rows.
+        rtol: a pair is converged once its residual is at most rtol |H|, at least 10 sqrt(n) eps |H|, and a search of
+            the complement of all vectors shows no other pair among the k.
+        seed: of the random start.
+        v0: where to start instead: vectors (n, m), or the vectors (end, n, m) of a neighbouring checkpoint.
+        max_hvps: products after which the search ends and reports what has converged.
+
+    Returns:
+        Eigenpairs with residuals, and a bound on what may have been missed.
+
+    Raises:
+        ArgumentError: for an operator that is rectangular or an off-diagonal block.
     """
     require_symmetric(op)
     require_count("k", k)
@@ -288,10 +310,18 @@ class Track(Curve):
 
 
 def track(before: Tensor, vectors: Tensor) -> Track:
-    """Match eigenvectors (end, n, k) with those of the previous point, tensors of the same shape.
+    """Match eigenvectors with those of the previous point.
 
-    An overlap is only as good as the gap: within a cluster of equal eigenvalues the vectors are arbitrary, while the
-    subspace overlap of the whole cluster is not. Raises ArgumentError for other shapes.
+    Within a cluster of equal eigenvalues the vectors are arbitrary; the overlap of the cluster's subspace is not.
+
+    Args:
+        before, vectors: tensors (end, n, k) of one shape.
+
+    Returns:
+        The previous rank of each vector, the overlaps and the crossings.
+
+    Raises:
+        ArgumentError: for different shapes.
     """
     from scipy.optimize import linear_sum_assignment
 

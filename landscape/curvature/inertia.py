@@ -67,12 +67,17 @@ FAILURE = 1e-6
 class Inertia(Interval):
     """Counts of eigenvalues below -tolerance, within it and above it.
 
-    lower <= saddle index <= upper. level "certified": no matrix within the measured `error` of rounding has another
-    index, negative == lower == upper; "bracketed": only the bracket is known, and negative, zero and positive are -1
-    unless its ends are equal; "estimated": the upper bound is the order, and `estimate` says more; "vanished": all of
-    the block is 0 in float64, where it may have underflowed, and nothing is known. tolerance and error (of the matrix
-    or of its products) are absolute, as norms. failure_probability: of the upper bound, 0 where it is proved.
-    estimate: the stochastic count with its 95 % interval, within the bracket, None at level "certified".
+    Attributes:
+        negative, zero, positive: the counts; -1 where only a bracket is known.
+        lower, upper: bounds on the saddle index.
+        tolerance: tau, absolute.
+        level: "certified": no matrix within `error` has another index; "bracketed": only the bracket is known;
+            "estimated": the upper bound is the order, and `estimate` says more; "vanished": the block is 0 in float64,
+            where it may have underflowed.
+        error: of the matrix or its products, in norm.
+        failure_probability: of the upper bound; 0 where it is proved.
+        estimate: the stochastic count with its 95 % interval, within the bracket; None if certified.
+        num_products: Hessian-vector products.
     """
 
     interval = ("negative", "lower", "upper")
@@ -98,13 +103,23 @@ def saddle_index(
     upper: int | None = None,
     max_hvps: int = 3000,
 ) -> Inertia:
-    """The inertia of a symmetric operator.
+    """The inertia of a symmetric operator: how many eigenvalues lie below -tau, within it and above it.
 
-    rel_tau: tau relative to |H|, which is known to 1e-3; default 1e-8 (dense) or 1e-3 (matrix-free), or twice what the
-    error of H allows at least, if that is larger. dense (auto: up to 8000 rows): certified, by LDL^T factorisations in
-    float64; lanczos: bracketed, or estimated. upper: a bound on the index known from theory, such as d * rank(G) (F14).
-    Raises NumericsError if tau is not above the error of H; it names the smallest valid one; and if more eigenvalues
-    than `upper` are below -tau.
+    Args:
+        op: the operator (n, n).
+        rel_tau: tau relative to |H|. Default: 1e-8 (dense) or 1e-3 (matrix-free), or twice what the error of H allows.
+        method: "dense" is certified by LDL^T factorisations in float64; "lanczos" gives a bracket or an estimate;
+            "auto" is dense up to 8000 rows.
+        seed: of the random vectors.
+        upper: a bound on the index from theory, such as d rank(G) (F14).
+        max_hvps: largest number of products.
+
+    Returns:
+        The counts with their level, bracket and tolerance.
+
+    Raises:
+        NumericsError: if tau is not above the error of H, with the smallest valid one; and if more eigenvalues than
+            `upper` lie below -tau.
     """
     require_symmetric(op)
     if rel_tau is not None:

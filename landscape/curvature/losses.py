@@ -19,13 +19,22 @@ IGNORED = -100
 
 
 def cross_entropy(logits: Tensor, labels: Tensor, label_smoothing: float = 0.0, ignore_index: int = IGNORED) -> Tensor:
-    """Cross-entropy of each sample or token, as log1p(sum_{c != t} exp(z_c - z_t)) + z_t - z_y, t the likeliest class.
+    """Cross-entropy of each sample or token, with full relative precision at any loss.
 
-    logits (..., C), labels (...) class indices; returns (...), 0 where the label is ignore_index, which an Objective
-    does not count. Unlike -log softmax it keeps full relative precision at any loss, in the value and in both
-    derivatives, whether the likeliest class is the label or not.
-    label_smoothing s puts (1 - s) on the label and s/C on every class, as torch.nn.functional.cross_entropy does.
-    Raises ArgumentError for anything but one class index of at least two classes.
+    It is log1p(sum_{c != t} exp(z_c - z_t)) + z_t - z_y, where t is the likeliest class. Unlike -log softmax it keeps
+    its digits in the value and in both derivatives.
+
+    Args:
+        logits: (..., C).
+        labels: class indices (...).
+        label_smoothing: s puts 1 - s on the label and s/C on every class, as in torch.
+        ignore_index: label of samples that do not count.
+
+    Returns:
+        The loss of each sample (...), 0 where the label is ignore_index.
+
+    Raises:
+        ArgumentError: for anything but one class index of at least two classes.
     """
     if labels.is_floating_point() or labels.dtype == torch.bool or labels.shape != logits.shape[:-1]:
         raise ArgumentError(
@@ -56,9 +65,16 @@ def cross_entropy(logits: Tensor, labels: Tensor, label_smoothing: float = 0.0, 
 
 
 def mse(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Squared error of each sample, averaged over the outputs; outputs and targets (N, ...), returns (N,).
+    """Squared error of each sample, averaged over the outputs.
 
-    Raises ArgumentError for two shapes.
+    Args:
+        outputs, targets: (N, ...).
+
+    Returns:
+        The loss of each sample (N,).
+
+    Raises:
+        ArgumentError: for two different shapes.
     """
     require_one_shape("mse", outputs, targets)
     return (outputs - targets).square().reshape(len(outputs), -1).mean(1)

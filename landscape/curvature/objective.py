@@ -61,21 +61,27 @@ _PROBE = 32
 class Objective(Shown):
     """L(theta) = sum_b w_b loss_b(theta) / sum_b w_b + (weight_decay/2) |theta|^2 over batches b.
 
-    model: a torch module, or a function of (parameters by name, inputs).
-    data: one batch, or a DataLoader or list of batches: pairs (inputs, targets), dicts, graphs or other objects that
-    hold tensors. `Objective(model, inputs, targets, ...)` is one pair. Inputs that are a tuple or a dict are a module's
-    arguments.
-    loss: a torch loss, module or function, with its own reduction, mean (or none) and sum being torch's own value over
-    all of the data; a function of (outputs, targets); or any function of (model, batch) that returns a number.
-    Default: `cross_entropy`; of dicts with `labels`, the `loss` that a model of Hugging Face returns for them.
-    weight: what a batch counts in the mean, as a function of it; default: what torch's own mean divides by, which for a
-    cross-entropy are the tokens, or class weights, that count; else its samples.
-    chunk_size: samples that go through the model at once. Without it a batch is never cut; with it only where the loss
-    is one value a sample, which has to be the same whatever samples are beside it.
-    Floating-point data and buffers are used in `dtype`. Nothing of the module is changed: no .grad, mode, buffer or
-    requires_grad. Cross-entropy of torch is evaluated in a form that keeps its digits at low loss; attention goes
-    through torch's plain kernel, since the fused ones have no second derivative.
-    Raises ArgumentError, a ValueError, for data, modules and losses that have no Hessian in this sense.
+    The module is not changed: no .grad, mode, buffer or requires_grad. Cross-entropy of torch is evaluated in a form
+    that keeps its digits at low loss. Attention uses torch's plain kernel, because the fused ones have no second
+    derivative.
+
+    Args:
+        model: a torch module, or a function of (parameters by name, inputs).
+        data: one batch, or a DataLoader or list of batches: pairs (inputs, targets), dicts, graphs or other objects
+            that hold tensors. Inputs that are a tuple or a dict are the module's arguments.
+        targets: those of one batch: `Objective(model, inputs, targets, loss)`. The loss may take this place, too.
+        loss: a loss of torch with its own reduction, whose mean or sum over all data is torch's value; a function of
+            (outputs, targets) or of (model, batch). Default: `cross_entropy`; for dicts with `labels`, the `loss` that
+            a model of Hugging Face returns.
+        weight_decay: of the L2 term.
+        chunk_size: samples that go through the model at once; only where the loss of a batch is the same in parts.
+            Default: batches are never cut.
+        dtype: precision of floating-point data, buffers and products.
+        weight: what a batch counts in the mean, as a function of it. Default: what torch's own mean divides by, which
+            is the tokens or class weights of a cross-entropy, else the samples.
+
+    Raises:
+        ArgumentError: a ValueError, for data, modules and losses that have no Hessian in this sense.
     """
 
     shown = ("count", "num_pieces", "weight_decay", "dtype", "device")

@@ -42,11 +42,14 @@ UNDERFLOW = torch.finfo(torch.float64).tiny
 
 
 class LinearOperator(Shown):
-    """A linear operator by its products with vectors.
+    """A linear operator, by its products with vectors.
 
-    shape, dtype, device: of the matrix and of the vectors it takes; error: a bound, in norm, on its distance from the
-    operator it stands for. A subclass sets the first three and defines `_matmat`; one that is not symmetric defines
-    `T`, too.
+    A subclass sets `shape`, `dtype` and `device` and defines `_matmat`: the products with the columns of a tensor (n,
+    m). If it is not symmetric, it also defines `T`.
+
+    Attributes:
+        shape, dtype, device: of the matrix and of the vectors it takes.
+        error: a bound, in norm, on its distance from the operator it stands for.
     """
 
     shown: ClassVar[tuple[str, ...]] = ("shape", "dtype", "device")
@@ -156,9 +159,14 @@ class BlockOperator(LinearOperator):
 
 
 class MatrixOperator(LinearOperator):
-    """A dense matrix as an operator; error: a bound on its distance, in norm, from the exact matrix.
+    """A dense matrix as an operator.
 
-    Raises ArgumentError unless it is a dense one of float32 or float64, and for an error below 0.
+    Args:
+        matrix: (m, n), float32 or float64.
+        error: a bound, in norm, on its distance from the exact matrix.
+
+    Raises:
+        ArgumentError: for another tensor, and for an error below 0.
     """
 
     shown = ("shape", "error", "dtype", "device")
@@ -205,13 +213,20 @@ class MatrixOperator(LinearOperator):
 class HessianOperator(BlockOperator):
     """The Hessian of an objective, or a block of it, by exact products over the whole data set.
 
-    `params` are the tensors to differentiate by, of which the operator takes a copy; whatever else a module holds is
-    constant. `block` names some of them (default: all), in the order of the operator's rows. `.block(rows, cols)` gives
-    diagonal and off-diagonal blocks alike. Products run in the objective's precision.
-    `part`: "gauss_newton" is G = J^T (d2 loss / d outputs2) J, with the L2 term if there is one; "residual" is
-    R = sum_c (d loss / d output_c) d2 output_c; "hessian" is H = G + R.
-    Raises ArgumentError, a ValueError, for parameters and losses without a Hessian in this sense (`Objective`), names
-    that are not in `params`, and a loss that changes between two calls; NumericsError for numbers that are not finite.
+    Products run in the objective's precision. `.block(rows, cols)` gives diagonal and off-diagonal blocks.
+
+    Args:
+        objective: the objective.
+        params: tensors to differentiate by, of which the operator takes a copy; everything else is constant.
+        block: names of rows, in their order. Default: all.
+        cols: names of columns. Default: those of the rows.
+        part: "hessian" is H = G + R; "gauss_newton" is G = J^T (d2 loss / d outputs2) J, with the L2 term; "residual"
+            is R = sum_c (d loss / d output_c) d2 output_c.
+
+    Raises:
+        ArgumentError: a ValueError, for parameters and losses without a Hessian (see `Objective`), names that are not
+            in `params`, and a loss that changes between two calls.
+        NumericsError: for numbers that are not finite.
     """
 
     shown = ("shape", "rows", "cols", "part", "dtype", "device")
@@ -471,10 +486,14 @@ class Spanned(Directions):
 
 
 class Deflated(LinearOperator):
-    """P H P with P the projector onto the complement of some directions, which become exact null vectors.
+    """P H P with the projector P onto the complement of some directions, which become exact null vectors.
 
-    directions: of H's rows, such as GaugeTangent and SoftmaxShift. Raises ArgumentError for those of another block, and
-    for what is no symmetric operator.
+    Args:
+        op: a symmetric operator.
+        directions: in the space of its rows, such as `GaugeTangent` or `SoftmaxShift`.
+
+    Raises:
+        ArgumentError: for directions of another block, and for an operator that is not symmetric.
     """
 
     shown = ("shape", "dimension", "dtype", "device")

@@ -38,10 +38,21 @@ class Slice(Curve):
 def slice_lines(
     objective: Objective, params: Mapping[str, Tensor], block: Sequence[str], directions: Tensor, t: Array
 ) -> Slice:
-    """The objective along each column of `directions` (n, m), unit vectors over the parameters of `block`.
+    """The objective along unit vectors.
 
-    t (point,): how far. Raises ArgumentError for directions that are not unit vectors, to 1e-4, in the objective's
-    precision, and for a t that is not finite.
+    Args:
+        objective: the objective.
+        params: the point.
+        block: names of parameters.
+        directions: unit vectors (n, m) over these.
+        t: distances (point,).
+
+    Returns:
+        The objective along each direction.
+
+    Raises:
+        ArgumentError: for directions that are not unit vectors, to 1e-4, in the objective's precision, and for a t that
+            is not finite.
     """
     t = _checked(objective, params, block, directions, t)
     moved = [_split(params, block, v) for v in directions.T]
@@ -55,9 +66,20 @@ def slice_lines(
 def slice_plane(
     objective: Objective, params: Mapping[str, Tensor], block: Sequence[str], plane: Tensor, t: Array
 ) -> Array:
-    """The objective on the plane of two unit directions (n, 2): loss[i, j] at t[j] along the first, t[i] the second.
+    """The objective on the plane of two unit directions.
 
-    Raises ArgumentError as `slice_lines`.
+    Args:
+        objective: the objective.
+        params: the point.
+        block: names of parameters.
+        plane: unit vectors (n, 2) over these.
+        t: distances (point,) along both.
+
+    Returns:
+        loss[i, j] at t[j] along the first direction and t[i] along the second.
+
+    Raises:
+        ArgumentError: as `slice_lines`.
     """
     t = _checked(objective, params, block, plane, t)
     if plane.shape[1] != 2:

@@ -23,8 +23,13 @@ ASSEMBLED = 256
 class Trace(Interval):
     """A trace with its standard error and a 95 % confidence interval.
 
-    Where the matrix was assembled the standard error is 0, and the interval holds for sure: it is what the matrix's
-    error leaves open, a point if there is none.
+    If the matrix was assembled, the standard error is 0, and the interval is what the error of the matrix leaves open.
+
+    Attributes:
+        value: the trace.
+        standard_error: of the value.
+        low, high: ends of the interval.
+        num_products: Hessian-vector products.
     """
 
     interval = ("value", "low", "high")
@@ -37,12 +42,19 @@ class Trace(Interval):
 
 
 def trace(op: LinearOperator, probes: int = 30, seed: int = 0) -> Trace:
-    """The trace of a symmetric operator: assembled up to 256 rows, beyond by XTrace with `probes` products in all.
+    """The trace of a symmetric operator, by XTrace; up to 256 rows from the matrix.
 
-    XTrace (Epperly, Tropp & Webber, arXiv 2301.07825): half of the products sketch the range, the other half give its
-    exact share, and each random vector estimates the rest beyond the sketch by all others; the mean of these is the
-    trace. Its standard error is the jackknife's, which on average is too large (Efron & Stein 1981), most where
-    eigenvalues end abruptly at the size of the sketch; the interval takes Student's t.
+    XTrace (Epperly, Tropp & Webber, arXiv 2301.07825): half of the products sketch the range, and the other half give
+    its exact share. Each random vector estimates the rest by all others, and the mean of these is the trace. The
+    standard error is the jackknife's, which is too large on average (Efron & Stein 1981).
+
+    Args:
+        op: the operator (n, n).
+        probes: products in all.
+        seed: of the random vectors.
+
+    Returns:
+        The trace with its standard error and a 95 % interval by Student's t.
     """
     require_symmetric(op)
     require_count("probes", probes)

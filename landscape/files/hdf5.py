@@ -156,7 +156,7 @@ def _open(path: Path) -> h5py.File:
     if not path.is_file():
         raise FileError(f"{path} is a device or a pipe", "name an .h5 file")
     try:
-        # Through a file object HDF5 neither locks the file nor minds that it is open elsewhere, in this process or another.
+        # Through a file object HDF5 neither locks the file nor minds who else has it open.
         return h5py.File(_Bytes(path), "r")
     except OSError as error:
         text = " ".join(str(error).split())

@@ -35,10 +35,14 @@ _SHOWN = 6
 
 
 class File(Described):
-    """A run, Hessian or geometry file whose groups are xarray datasets of committed rows, lazy ones of a run.
+    """A run, Hessian or geometry file, whose groups are xarray datasets of committed rows; those of a run are lazy.
 
-    kind: "run", "hessian" or "geometry"; attrs: its root attributes, None where unknown; config: the options that made
-    it; groups: the names of its groups; datasets: the groups but the resume slots, by name, read on first use.
+    Attributes:
+        kind: "run", "hessian" or "geometry".
+        attrs: root attributes; None where unknown.
+        config: the options that made the file.
+        groups: names of its groups.
+        datasets: groups by name, except the resume slots, read on first use.
     """
 
     def __init__(self, path: Path | str) -> None:
@@ -63,14 +67,14 @@ class File(Described):
     def to_xarray(self, *names: str) -> xarray.Dataset:
         """Some groups as one dataset with named axes; NaN for unknown counts.
 
-        It has the rows that all of them have. Every row is first checked against its checksum, which reads the groups
-        once; rows of a run that fail are left out.
+        The dataset has the rows that all of these groups have. Every row is first compared with its checksum, which
+        reads the groups once; rows of a run that fail are left out.
 
         Args:
-            names: by default all groups but resume slots, and of a Hessian file the root.
+            names: groups; by default all of a run but the resume slots, and the root of other files.
 
         Returns:
-            A dataset, lazy of a run.
+            A dataset; that of a run is lazy.
 
         Raises:
             FileError: for a group that the file lacks or that fails its checksum, and for groups that use one name for

@@ -129,7 +129,14 @@ class SweepConfig:
 
 @dataclasses.dataclass(frozen=True)
 class SweepRun:
-    """One run of a sweep: case, grid values and seed by name, its file, its config, its Hessian files by name."""
+    """One run of a sweep.
+
+    Attributes:
+        labels: case, grid values and seed by name.
+        path: its run file.
+        config: its options.
+        hessian: its Hessian files by the name of the analysis.
+    """
 
     labels: dict[str, Any]
     path: Path
@@ -143,7 +150,17 @@ class SweepRun:
 
 
 def load_sweep(path: Path | str) -> SweepConfig:
-    """The sweep that a JSON file describes. Raises ConfigError for unknown keys and invalid values."""
+    """The sweep that a JSON file describes.
+
+    Args:
+        path: the file.
+
+    Returns:
+        The sweep.
+
+    Raises:
+        ConfigError: for unknown keys and invalid values.
+    """
     return load(as_path(path), SweepConfig(), '{"name": "ratios", "grid": {"lr_ratio": [1, 10]}, "seeds": [0, 1]}')
 
 
@@ -164,10 +181,18 @@ def sweep_folder(config: SweepConfig, out: Path | str) -> Path:
 
 
 def sweep_runs(config: SweepConfig, out: Path | str = "checkpoints") -> list[SweepRun]:
-    """Every run of a sweep with its files OUT/NAME/CASE-FIELD=VALUE-sSEED.h5, whether or not they exist.
+    """Every run of a sweep with its files, whether or not they exist.
 
-    Characters of a text other than letters, digits and _.-~ are written as in a URL: / is %2F. Raises ConfigError
-    for invalid values, and for names of more than 200 bytes.
+    Args:
+        config: the sweep.
+        out: the folder that holds its folder. Files are OUT/NAME/CASE-FIELD=VALUE-sSEED.h5, where characters other than
+            letters, digits and _.-~ are written as in a URL.
+
+    Returns:
+        The runs, by case, grid point and seed.
+
+    Raises:
+        ConfigError: for invalid values, and for names of more than 200 bytes.
     """
     require_config(config, SweepConfig)
     runs, base = [], preset(config.preset)

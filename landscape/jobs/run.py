@@ -28,7 +28,7 @@ from landscape.results import Described, events
 from landscape.training.ensemble import balanced, side_by_side
 from landscape.training.loop import RunSummary, clip_batch, summarise
 from landscape.training.member import UNSTORED, difference
-from landscape.training.schedule import checkpoint_schedule
+from landscape.training.tables import checkpoint_schedule
 from landscape.workers import Workers
 
 if TYPE_CHECKING:
@@ -39,7 +39,12 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Failure:
-    """A file that could not be finished, the error and its hint."""
+    """A file that could not be finished.
+
+    Attributes:
+        path: the file.
+        error, hint: what went wrong, and how to mend it.
+    """
 
     path: Path
     error: str

@@ -20,7 +20,7 @@ from landscape.files.runs import GROK, MEMORISE, RunReader
 from landscape.files.schema import STEP, Scales, Table
 from landscape.measure import datasets
 from landscape.measure.datasets import Datasets
-from landscape.models.choice import in_order
+from landscape.models.blocks import in_order
 from landscape.models.factory import SEED, Source, unlike_problem, unlike_source
 from landscape.models.problem import Problem
 from landscape.provenance import provenance

@@ -51,11 +51,22 @@ SPLITS = {"train": TRAIN, "test": TEST}
 def geometry(
     run: Path | str, out: Path | str | None = None, overwrite: bool = False, quiet: bool = True, device: str = "auto"
 ) -> Path:
-    """Measure the geometry of the embedding at all stored steps of a run of `landscape train`; the file's path.
+    """Measure the geometry of the embedding at all stored steps of a run of `landscape train`.
 
-    out: by default RUN.geometry.h5 beside the run. An earlier file of this run is kept if it has these steps and
-    settings, and made anew if it lacks any; with `overwrite` it is, and so is one of another run, or with checkpoints
-    that the run has lost. Raises LandscapeError.
+    An earlier file of this run is kept if it has these steps and settings, and is made again if it lacks any.
+
+    Args:
+        run: the run file.
+        out: by default RUN.geometry.h5 beside the run.
+        overwrite: measure again, and replace a file of another run or with checkpoints that the run has lost.
+        quiet: show no progress bar.
+        device: of the logits: "auto", "cpu" or "cuda".
+
+    Returns:
+        The path of the geometry file.
+
+    Raises:
+        LandscapeError: for what cannot be measured or written.
     """
     run = as_path(run)
     out = output(out or geometry_file(run))

@@ -23,7 +23,6 @@ from landscape.measure.measurement import Measurement, Vectors
 from landscape.measure.parallel import Origin, Task, in_worker, one_by_one, processes
 from landscape.measure.steps import choose_steps, finite_steps, warn_of_damage
 from landscape.models import spread
-from landscape.progress import clock
 from landscape.ranks import Ranks
 from landscape.workers import Workers
 
@@ -66,8 +65,7 @@ def hessian(
     require_config(config, HessianConfig)
     require_jobs(jobs)
     out = output(out or hessian_file(run))
-    with RunReader(run) as reader, contextlib.ExitStack() as preparing:
-        preparing.enter_context(clock("preparing", quiet))
+    with RunReader(run) as reader:
         require_other(out, run)
         chosen = finite_steps(reader, choose_steps(reader, config.steps, config.num_steps))
         warn_of_damage(reader)
@@ -92,7 +90,6 @@ def hessian(
                 analysis.attrs |= {"world_size": ranks.size, "backend": backend}
             if source and tasks:
                 what.require_sound(reader.checkpoint(tasks[0].step))
-            preparing.close()
             with contextlib.ExitStack() as pool:
                 count = processes(what, len(tasks), jobs)
                 bar = pool.enter_context(Blocks(what, len(tasks), quiet))

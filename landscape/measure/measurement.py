@@ -16,8 +16,7 @@ from landscape.errors import ConfigError
 from landscape.files.schema import Scales, Table
 from landscape.measure.fields import ENDS, ROOT, density_table, losses_in, spectrum_table, vectors_table
 from landscape.measure.quantities import density
-from landscape.models.blocks import Block, Pair
-from landscape.models.choice import choose
+from landscape.models.blocks import Block, Pair, choose
 from landscape.models.problem import Arrays, Problem, Training, tensors, with_state
 
 Vectors = Mapping[str, Tensor]

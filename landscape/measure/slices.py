@@ -19,7 +19,7 @@ from landscape.files.files import as_path
 from landscape.files.runs import RunReader
 from landscape.measure.checkpoint import Checkpoint
 from landscape.measure.measurement import Measurement, Point
-from landscape.models.choice import in_order
+from landscape.models.blocks import in_order
 from landscape.models.problem import Problem, joint
 from landscape.progress import Bar
 from landscape.results import Curve
@@ -72,9 +72,20 @@ class Slices(Curve):
 def slice(  # noqa: A001
     run: Path | str, step: int, config: SliceConfig, analysis: AnalysisConfig, quiet: bool = True
 ) -> Slices:
-    """The objective along the unit eigenvectors of a block, and on the plane of the lowest and the highest.
+    """The objective along unit eigenvectors of a block, and on the plane of the lowest and the highest.
 
-    Raises NumericsError if the second derivative of a slice at 0 differs from its eigenvalue by more than 1e-6 |H|.
+    Args:
+        run: the run file.
+        step: a stored step.
+        config: the block, how many eigenvectors, how far and how many points.
+        analysis: problem, objective, method and device.
+        quiet: show no progress bar.
+
+    Returns:
+        The values of the objective, with eigenvalues and residuals.
+
+    Raises:
+        NumericsError: if the second derivative of a slice at 0 differs from its eigenvalue by more than 1e-6 |H|.
     """
     with Bar(3, "part", quiet) as bar:
         return _slices(as_path(run), step, config, analysis, bar)

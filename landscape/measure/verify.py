@@ -20,8 +20,7 @@ from landscape.errors import LandscapeError
 from landscape.files.runs import RunReader
 from landscape.files.views import File
 from landscape.measure.tables import rows
-from landscape.models.blocks import Block
-from landscape.models.choice import choose
+from landscape.models.blocks import Block, choose
 from landscape.models.problem import Plain, with_state
 from landscape.progress import Bar
 

@@ -15,8 +15,9 @@ if TYPE_CHECKING:
 
     from landscape.files.runs import RunReader
     from landscape.models.factory import Source
+    from landscape.models.module import ModuleProblem
     from landscape.models.networks import Networks
-    from landscape.models.problem import Problem
+    from landscape.models.problem import Plain, Problem
 
 
 def opened(reader: RunReader, config: AnalysisConfig) -> tuple[Problem, Source | None]:
@@ -29,28 +30,26 @@ def opened(reader: RunReader, config: AnalysisConfig) -> tuple[Problem, Source |
     if not config.problem:
         return of_run(reader, config.device, config.chunk_size), None
     from landscape.models.fit import other_names, shapes
-    from landscape.models.module import ModuleProblem
 
     held = shapes(reader)
     problem, source = own(config, held, reader.path)
     reader.names = other_names(problem, held)
-    if isinstance(problem, ModuleProblem) and reader.is_recorded:
+    if reader.is_recorded:
         with in_file(reader.path, "blocks"):
             pairs = [(first, second) for first, second in reader.config.get("pairs", ())]
             problem = problem.or_blocks(dict(reader.config.get("blocks", {})), pairs)
     return problem, source
 
 
-def own(config: AnalysisConfig, held: Mapping[str, tuple[int, ...]], path: Path) -> tuple[Problem, Source]:
+def own(config: AnalysisConfig, held: Mapping[str, tuple[int, ...]], path: Path) -> tuple[ModuleProblem, Source]:
     """The problem that --problem names, for a run file `path` with parameters of these shapes."""
     import torch
 
     from landscape.models.factory import load
     from landscape.models.fit import require_device, require_fit
-    from landscape.models.module import ModuleProblem
 
     problem, source = load(config.problem)
-    if config.dtype != "float64" and isinstance(problem, ModuleProblem):
+    if config.dtype != "float64":
         problem = problem.in_dtype(getattr(torch, config.dtype))
     require_device(problem, config.device)
     require_fit(problem, held, path)
@@ -60,15 +59,11 @@ def own(config: AnalysisConfig, held: Mapping[str, tuple[int, ...]], path: Path)
 def of_run(reader: RunReader, device: str = "auto", chunk_size: int = 8192) -> Problem:
     """The problem that a run file holds.
 
-    Raises DeviceError for a device that is not available, FileError for a file that contradicts its config, and for
-    parameters that did not learn from its data.
+    Raises DeviceError for a device that is not available, FileError for a file that contradicts its config.
     """
     from landscape.models.fields import read_problem
-    from landscape.models.fit import require_own_data
 
-    problem = of_config(*read_problem(reader), device, chunk_size)
-    require_own_data(problem, reader)
-    return problem
+    return of_config(*read_problem(reader), device, chunk_size)
 
 
 def of_config(train: TrainConfig, data: Any, device: str = "auto", chunk_size: int = 8192) -> Problem:
@@ -106,3 +101,25 @@ def initial(config: TrainConfig) -> dict[str, NDArray[Any]]:
     from landscape.models.transformer.networks import initial as of_transformer
 
     return of_transformer(config) if config.model == "transformer" else of_mlp(config)
+
+
+def network(path: Path | str, step: int | None = None) -> Plain:
+    """The network of a run of `landscape train` at a stored step, as plain PyTorch in float64 on the CPU.
+
+    Args:
+        path: the run file.
+        step: a stored step; None: the last one.
+
+    Returns:
+        `model`, a module that takes tokens (sample, slot) and gives logits (sample, class); its tensors `parameters`
+        by the names of the file; the training samples `inputs` and `targets`; and `loss`, their mean cross-entropy.
+
+    Raises:
+        FileError: for a file that is missing, broken or no run of `landscape train`.
+        StepError: for a step that is not stored.
+    """
+    from landscape.files.runs import RunReader
+
+    with RunReader(path) as reader:
+        problem = of_run(reader, "cpu")
+        return problem.plain(reader.checkpoint(reader.steps[-1] if step is None else step))

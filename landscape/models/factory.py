@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import hashlib
 import importlib
-import importlib.machinery
 import importlib.util
 import inspect
 import json
@@ -25,7 +24,7 @@ from landscape.models.helpers import helpers
 from landscape.text import first_few
 
 if TYPE_CHECKING:
-    from landscape.models.problem import Problem
+    from landscape.models.module import ModuleProblem
 
 _FOLDERS: set[Path] = set()
 """Those that problems of this process came from."""
@@ -41,14 +40,12 @@ _RUN: weakref.WeakKeyDictionary[ModuleType, dict[str, str]] = weakref.WeakKeyDic
 class Source:
     """Where a problem comes from: its name on the command line, the function, and SHA-256 of its source.
 
-    file_sha256: of the file that defines it, without the modules beside it that it imports. checksum: the checksums of
-    what it has made, as JSON by what they are of; empty where they are not known.
+    checksum: the checksums of what it has made, as JSON by what they are of; empty where they are not known.
     """
 
     name: str
     function: str
     sha256: str
-    file_sha256: str
     checksum: str = ""
 
     @property
@@ -74,12 +71,9 @@ def unlike_source(attrs: Mapping[str, Any], source: Source | None) -> str:
     The same function of the same source may be named in another way, from another folder.
     """
     was, digest = str(attrs.get("problem", "")), str(attrs.get("problem_sha256", ""))
-    now = source or Source("", "", "", "")
-    if was.rpartition(":")[2] == now.function:
-        if digest == now.sha256:
-            return ""
-        if digest == now.file_sha256:
-            return f"it does not say with which of the modules that {now.name.rpartition(':')[0]} imports it was made"
+    now = source or Source("", "", "")
+    if (was.rpartition(":")[2], digest) == (now.function, now.sha256):
+        return ""
     theirs, ours = (
         f"--problem {name} (source {code[:12]})" if name else "no --problem"
         for name, code in ((was, digest), (now.name, now.sha256))
@@ -87,12 +81,14 @@ def unlike_source(attrs: Mapping[str, Any], source: Source | None) -> str:
     return f"it was made with {theirs}, not {ours}"
 
 
-def load(name: str) -> tuple[Problem, Source]:
+def load(name: str) -> tuple[ModuleProblem, Source]:
     """Call the factory that `name` stands for; what it prints goes to stderr.
 
     Raises ConfigError for a name that leads to no factory, LandscapeError kinds for one that fails or returns no
     problem.
     """
+    from landscape.models.module import ModuleProblem
+
     place, colon, function = name.rpartition(":")
     if not (colon and place and function):
         raise ConfigError(
@@ -103,13 +99,14 @@ def load(name: str) -> tuple[Problem, Source]:
         factory = _found(name, module, place, function)
         if getattr(module, "__file__", None) is None:
             raise ConfigError(f"--problem {name}: {place} is a part of Python", "name a module or a file of your own")
-        _require_no_arguments(name, factory)
         with _blaming(name, _file_of(factory, module)):
             problem = factory()
-    _require_problem(name, problem)
-    source = _source(name, factory, module)
-    if fingerprint := getattr(problem, "fingerprint", None):
-        source = dataclasses.replace(source, checksum=json.dumps(fingerprint()))
+    if not isinstance(problem, ModuleProblem):
+        raise ConfigError(
+            f"--problem {name} returns {kind_of(problem)}, not a problem",
+            "return landscape.ModuleProblem(model, inputs, targets, loss)",
+        )
+    source = dataclasses.replace(_source(name, factory, module), checksum=json.dumps(problem.fingerprint()))
     if _RUN.setdefault(module, {}).setdefault(_file_of(factory, module), source.sha256) != source.sha256:
         raise FileError(
             f"--problem {name}: its source has changed since this process ran it",
@@ -126,7 +123,7 @@ def _source(name: str, factory: Callable[[], Any], module: ModuleType) -> Source
     alone = sha256(file)
     lines = [f"{helper} {sha256(path)}" for helper, path in sorted(helpers(file, named.parents[above]).items())]
     whole = hashlib.sha256("\n".join([alone, *lines]).encode()).hexdigest() if lines else alone
-    return Source(name, function, whole, alone)
+    return Source(name, function, whole)
 
 
 @contextlib.contextmanager
@@ -204,13 +201,8 @@ def _name_of(path: Path) -> str:
     file has that name, they would find something else.
     """
     own = path.stem
-    held = sys.modules.get(own)
-    with contextlib.suppress(ImportError, ValueError, AttributeError):
-        if held is None or held in _MADE:
-            found = importlib.machinery.PathFinder.find_spec(own)
-            if found and found.origin and os.path.samefile(found.origin, path):
-                return own
-    return f"landscape_problem_{own}"
+    is_free = own not in sys.stdlib_module_names and (own not in sys.modules or sys.modules[own] in _MADE)
+    return own if is_free else f"landscape_problem_{own}"
 
 
 def _is_file(place: str) -> bool:
@@ -225,17 +217,8 @@ def _is_own(name: str) -> bool:
 
 
 def _make_importable(folder: Path) -> None:
-    """As `python file.py` does for the folder of a script.
-
-    Where a file there has the name of a module of Python, that comes first: this program and the processes that it
-    starts need it.
-    """
-    others = [place for place in sys.path if place != str(folder)]
-    names = {path.stem for path in folder.iterdir()} if folder.is_dir() else set[str]()
-    python = os.path.dirname(os.__file__)
-    last = max((i + 1 for i, place in enumerate(others) if place in (python, f"{python}/lib-dynload")), default=0)
-    at = last if names & sys.stdlib_module_names else 0
-    sys.path[:] = [*others[:at], str(folder), *others[at:]]
+    """As `python file.py` does for the folder of a script."""
+    sys.path[:] = [str(folder), *(place for place in sys.path if place != str(folder))]
     _FOLDERS.add(folder)
     importlib.invalidate_caches()
 
@@ -262,32 +245,6 @@ def _found(name: str, module: ModuleType, place: str, function: str) -> Callable
             f"write a function that returns it, def make(): return {function}, and name that",
         )
     return factory  # type: ignore[no-any-return]
-
-
-def _require_no_arguments(name: str, factory: Callable[[], Any]) -> None:
-    try:
-        signature = inspect.signature(factory)
-    except (TypeError, ValueError):
-        return
-    try:
-        signature.bind()
-    except TypeError as error:
-        raise ConfigError(
-            f"--problem {name} cannot be called without arguments: {error}",
-            "give its arguments defaults, or name a function that calls it",
-        ) from error
-
-
-def _require_problem(name: str, problem: Any) -> None:
-    from landscape.models.problem import Problem
-
-    members = [*Problem.__annotations__, *(member for member in vars(Problem) if not member.startswith("_"))]
-    if lacking := [member for member in members if not hasattr(problem, member)]:
-        without = f" without {lacking[0]}" if hasattr(problem, "objective") else ""
-        raise ConfigError(
-            f"--problem {name} returns {kind_of(problem)}{without}, not a problem",
-            "return landscape.ModuleProblem(model, inputs, targets, loss)",
-        )
 
 
 def _file_of(factory: Callable[[], Any], module: ModuleType) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -36,14 +35,6 @@ def parameters(config: TrainConfig) -> tuple[Field, ...]:
     """The parameters that the model of a run has, in the order of block `all`."""
     declared = transformer.parameters if config.model == "transformer" else embedding_mlp.parameters
     return declared(config)
-
-
-def declared(config: Mapping[str, Any], path: object) -> tuple[Field, ...]:
-    """The parameters that a file with these options may hold. Raises FileError for options that no run has."""
-    if config.get("model") != "transformer":
-        return embedding_mlp.PARAMETERS
-    with in_file(path, "config"):
-        return parameters(replace(TrainConfig(), dict(config)))
 
 
 def axes(config: TrainConfig) -> dict[str, int]:

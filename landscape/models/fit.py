@@ -5,28 +5,19 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-import numpy as np
-
 from landscape.curvature.modules import plain_names
-from landscape.errors import ConfigError, DeviceError, FileError, NumericsError
+from landscape.errors import ConfigError, DeviceError
 from landscape.files.runs import RunReader
 from landscape.files.schema import BUFFERS
-from landscape.models.choice import nearest
-from landscape.models.problem import Problem, shapes_of, tensors
+from landscape.models.blocks import nearest
+from landscape.models.module import ModuleProblem
 
-_ROUNDED, _SMALL = 1e-2, 1e-5
-"""Most by which a loss in single precision differs from that in double, relative and absolute (nat)."""
-_NO_BUFFER = (
-    "record or import the run again, as earlier versions kept no buffers; a constant that the problem makes anew is "
-    "none of a checkpoint: register_buffer(..., persistent=False)"
-)
-_COMPARED = 6
-"""Steps at most at which losses are compared."""
+_NO_BUFFER = "a constant that the problem makes anew is none of a checkpoint: register_buffer(..., persistent=False)"
 _INNER = "model."
 """What a module that holds the model as .model puts before its names."""
 
 
-def require_device(problem: Problem, device: str) -> None:
+def require_device(problem: ModuleProblem, device: str) -> None:
     """Raise DeviceError where the user asks for another device than that of the problem's own data."""
     if device not in ("auto", problem.device.type):
         raise DeviceError(
@@ -42,12 +33,12 @@ def shapes(reader: RunReader) -> dict[str, tuple[int, ...]]:
     return {f.name: tuple(lengths[dim] for dim in f.dims) for table in groups for f in table.fields}
 
 
-def other_names(problem: Problem, held: Collection[str]) -> dict[str, str]:
+def other_names(problem: ModuleProblem, held: Collection[str]) -> dict[str, str]:
     """The problem's names of tensors that a run file holds under another name, by that one.
 
     It is another one of a tied tensor, or the same but for what torch.compile or DistributedDataParallel put there.
     """
-    tied: Mapping[str, str] = getattr(problem, "tied", {})
+    tied = problem.tied
     own = {plain: tied.get(name, name) for name, plain in plain_names([*_tensors(problem), *tied]).items()}
     found = dict[str, str]()
     for name, plain in plain_names(held).items():
@@ -57,7 +48,7 @@ def other_names(problem: Problem, held: Collection[str]) -> dict[str, str]:
     return found
 
 
-def require_fit(problem: Problem, held: Mapping[str, tuple[int, ...]], path: Path) -> None:
+def require_fit(problem: ModuleProblem, held: Mapping[str, tuple[int, ...]], path: Path) -> None:
     """Raise ConfigError for the first tensor by which a problem and the checkpoints of a run file differ."""
     names, own = other_names(problem, held), _tensors(problem)
     held = {names.get(name, name): shape for name, shape in held.items()}
@@ -73,7 +64,7 @@ def require_fit(problem: Problem, held: Mapping[str, tuple[int, ...]], path: Pat
                 f"{kind} {name!r} has shape {held[name]} in {path}; in {problem.name} it is {shape}",
                 "build the model with the sizes that it was trained with",
             )
-    tied = getattr(problem, "tied", {})
+    tied = problem.tied
     for name in held:
         if name in tied:
             raise ConfigError(
@@ -87,34 +78,9 @@ def require_fit(problem: Problem, held: Mapping[str, tuple[int, ...]], path: Pat
             )
 
 
-def _tensors(problem: Problem) -> dict[str, tuple[int, ...]]:
+def _tensors(problem: ModuleProblem) -> dict[str, tuple[int, ...]]:
     """The shapes of a problem's parameters and buffers, by name."""
-    return {**shapes_of(problem.parameters), **getattr(problem, "buffers", {})}
-
-
-def require_own_data(problem: Problem, reader: RunReader) -> None:
-    """Raise FileError where stored parameters have another training loss than was recorded at their step.
-
-    Some of the steps that have both are compared, the last among them. Such parameters were not trained on the data
-    that the file holds, so that no Hessian on these says anything of the training.
-    """
-    metrics = reader.metrics() if "metrics" in reader.tables else {"metric_step": np.zeros(0)}
-    shared = np.intersect1d(reader.steps, metrics["metric_step"])
-    # One that was resumed may have learned from its own data since.
-    spread = np.linspace(0, len(shared) - 1, min(_COMPARED, len(shared))).round().astype(int)
-    for step in shared[spread].tolist():
-        recorded = float(metrics["train_loss"][metrics["metric_step"] == step][0])
-        # Parameters that are not finite are refused where they are asked for.
-        try:
-            found = problem.objective(0.0).value(tensors(problem, reader.checkpoint(step)))
-        except NumericsError:
-            continue
-        if abs(found - recorded) > _ROUNDED * max(abs(found), abs(recorded)) + _SMALL:
-            raise FileError(
-                f"{reader.path}: the training loss at step {step} is {found:.6g} on the data that it holds, but was "
-                f"{recorded:.6g} in training",
-                "train it again: it learned from other data, as runs of a text side by side did in earlier versions",
-            )
+    return {n: spec.shape for n, spec in problem.parameters.items()} | dict(problem.buffers)
 
 
 def _prefix(names: Collection[str], held: Collection[str]) -> str:

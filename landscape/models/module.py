@@ -20,32 +20,30 @@ from landscape.files.runs import RunReader
 from landscape.files.schema import NUMBERS
 from landscape.models import state
 from landscape.models.blocks import Blocks, Pairs, declared, named_blocks
-from landscape.models.problem import Arrays, ParameterSpec, Plain, Training, plain_axes, shapes_of, tensors
-from landscape.models.rows import Groups
+from landscape.models.problem import Arrays, ParameterSpec, Plain, Problem, Training, plain_axes, shapes_of, tensors
 from landscape.results import Shown
 
 _MOST_PARTS = 32
 
 
-class ModuleProblem(Shown):
-    """A torch module over one data set, at any parameters (cf. `Problem`); without a structure.
+class ModuleProblem(Problem, Shown):
+    """A torch module, its data and its loss, to be measured at the parameters of a run file.
 
-    data, targets, loss, weight, chunk_size and dtype are as in `Objective`: one batch, or a DataLoader or list of
-    batches, which are moved to the module's device. blocks: by name, parameters or patterns such as "*.attn.*", in the
-    order of the block's rows; block `all` always exists. pairs: blocks whose couplings are measured, where the joint
-    block "A,B" is analysed. Tied parameters count once, under their first name, whichever of their names a run file
-    has. Raises ArgumentError for a pattern that matches nothing, for pairs of unknown or overlapping blocks, and for
-    data and settings that `Objective` refuses.
+    Args:
+        model: the module; its own parameters do not matter.
+        data, targets, loss, weight, chunk_size, dtype: as in `Objective`. Batches are moved to the module's device.
+        blocks: parameters or patterns such as "*.attn.*" by name, in the order of a block's rows; block `all` always
+            exists.
+        pairs: blocks whose coupling is measured where the joint block "A,B" is analysed.
+        weight_decay: of the regularised objective.
+
+    Raises:
+        ArgumentError: for a pattern that matches nothing, for pairs of unknown or overlapping blocks, and for data and
+            settings that `Objective` refuses.
     """
 
     shown = ("parameters", "blocks", "pairs", "device")
     name = "the module"
-    parameters: Mapping[str, ParameterSpec]
-    blocks: Mapping[str, tuple[str, ...]]
-    parts: Mapping[str, tuple[str, ...]]
-    pairs: Sequence[tuple[str, str]]
-    rows: Groups = {}
-    balanced: tuple[str, str] | None = None
     tied: Mapping[str, str]
     """First name by each other name of a tied parameter."""
 
@@ -135,9 +133,6 @@ class ModuleProblem(Shown):
     def objective(self, decay: float) -> Objective:
         """The loss over the data set, with decay/2 |theta|^2."""
         return self._objective.with_decay(decay)
-
-    def structure(self, params: Mapping[str, Tensor], decay: float) -> None:
-        """None: the structure of a foreign model is not known."""
 
     def training(self, reader: RunReader, step: int) -> Training:
         """The learning rates, and the second moments of Adam, where a Recorder was given the optimiser."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from numpy.typing import NDArray
@@ -47,7 +48,11 @@ class Training:
 class Plain:
     """The model as plain PyTorch in float64 at some point, for verification without our own code.
 
-    parameters: the module's own tensors by the problem's names; loss: the mean over the data set from its outputs.
+    Attributes:
+        model: the module.
+        parameters: the module's own tensors by the problem's names.
+        inputs, targets: the training samples.
+        loss: the mean over the data set, from its outputs and targets.
     """
 
     model: nn.Module
@@ -57,32 +62,38 @@ class Plain:
     loss: Callable[[Tensor, Tensor], Tensor]
 
 
-class Structure(Protocol):
-    """Exact hand-derived results at one point, always checked against automatic differentiation."""
+class Structure:
+    """Exact hand-derived results at one point, always checked against automatic differentiation; here none."""
 
     def operator(self) -> BlockOperator | None:
         """The Hessian over all parameters by products; None: use automatic differentiation."""
+        return None
 
     def dense(self, names: Sequence[str], gauss_newton: bool = False) -> Tensor | None:
         """A diagonal block, or its Gauss-Newton part, in closed form, symmetric to the last bit; None: by products."""
+        return None
 
     def starts(self, names: Sequence[str], k: int) -> tuple[Tensor | None, int]:
         """Vectors (n, m) near the k lowest eigenvectors of a block, and the number of products used."""
+        return None, 0
 
     def null_vectors(self, names: Sequence[str]) -> Directions | None:
         """Exact null vectors of a block, whose eigenvalues would otherwise get random signs from rounding."""
+        return None
 
     def gauge(self, names: Sequence[str]) -> Spanned | None:
         """Directions of a block along which the network does not change to first order."""
+        return None
 
     def bounds(self, names: Sequence[str]) -> Mapping[str, float]:
         """Theoretical bounds: `saddle_bound` on -lambda_min, `saddle_rank_bound` on the index.
 
         `saddle_bound_ROWS` are those of the joint block's named rows. names: members, which may be rows.
         """
+        return {}
 
 
-class Problem(Protocol):
+class Problem(abc.ABC):
     """A model with its training set and loss, at any parameters.
 
     blocks: members by block, in the order of its rows, each a parameter or rows of one, such as "E[0:97]";
@@ -96,26 +107,40 @@ class Problem(Protocol):
     parameters: Mapping[str, ParameterSpec]
     blocks: Mapping[str, tuple[str, ...]]
     default_blocks: tuple[str, ...]
-    rows: Groups
+    rows: Groups = {}
     pairs: Sequence[tuple[str, str]]
     parts: Mapping[str, tuple[str, ...]]
-    balanced: tuple[str, str] | None
+    balanced: tuple[str, str] | None = None
     device: torch.device
 
+    @abc.abstractmethod
     def decay(self, objective: str) -> float:
         """Weight decay of an objective: 0 for `data`, that of the run for `regularised`. Raises ConfigError."""
 
+    @abc.abstractmethod
     def objective(self, decay: float) -> Objective:
         """The loss over the training set, with decay/2 |theta|^2."""
 
     def structure(self, params: Mapping[str, Tensor], decay: float) -> Structure | None:
         """Exact results at a point; None for a model without any."""
+        return None
 
+    @abc.abstractmethod
     def training(self, reader: RunReader, step: int) -> Training:
         """What the trainer knew at a stored step."""
 
+    @abc.abstractmethod
     def plain(self, arrays: Arrays) -> Plain:
         """The model at stored parameters, for verification."""
+
+    @property
+    def buffers(self) -> Mapping[str, tuple[int, ...]]:
+        """The shapes of the buffers that each checkpoint has, by name."""
+        return {}
+
+    def with_buffers(self, buffers: Mapping[str, Any]) -> Problem:
+        """The problem with these numbers in its buffers."""
+        return self
 
 
 def plain_axes(name: str, count: int) -> tuple[str, ...]:
@@ -133,8 +158,8 @@ def with_state(problem: Problem, arrays: Arrays) -> Problem:
 
     Those of a module that keeps running statistics change from step to step.
     """
-    names = getattr(problem, "buffers", None)
-    return problem.with_buffers({n: arrays[n] for n in names}) if names else problem  # type: ignore[attr-defined]
+    names = problem.buffers
+    return problem.with_buffers({n: arrays[n] for n in names}) if names else problem
 
 
 def hessian(problem: Problem, params: Mapping[str, Tensor], decay: float) -> BlockOperator:

@@ -17,6 +17,7 @@ from landscape.curvature.data import sum_of
 from landscape.curvature.part import taken
 from landscape.files.runs import RunReader
 from landscape.models.factory import SEED, Source, unlike_problem
+from landscape.models.module import ModuleProblem
 from landscape.models.problem import Problem
 from landscape.ranks import RankError, Ranks
 
@@ -55,10 +56,9 @@ def _agreed(ranks: Ranks, problem: Problem, source: Source) -> Source:
 
     Raises RankError, on every rank, for the first of them that has another problem than rank 0.
     """
-    if not source.checksum:
-        return source
     batches: dict[int, int] = {}
-    every = ranks.gather((source.checksum, getattr(problem, "data_sums", {})))
+    assert isinstance(problem, ModuleProblem)
+    every = ranks.gather((source.checksum, problem.data_sums))
     for rank, (checksum, sums) in enumerate(every):
         own, first = ({**json.loads(one), "data": ""} for one in (checksum, every[0][0]))
         # Of batches each rank has its own.

@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 from numpy.typing import NDArray
 
-from landscape.choices.samplers import Samples, chosen_by
+from landscape.choices.samplers import SAMPLERS, Samples
 from landscape.choices.tasks import TASKS
 from landscape.config import TrainConfig
 from landscape.errors import ConfigError
@@ -64,7 +64,7 @@ def _split(config: TrainConfig, a: Ints, b: Ints) -> NDArray[np.int8]:
     free = np.flatnonzero(split == UNUSED)
     count = min(round(config.train_fraction * len(a)), len(free))
     samples = Samples(np.stack([a[free], b[free]], axis=1), config.p, config.skew)
-    split[free[chosen_by(config.sampler, samples, count, rng)]] = TRAIN
+    split[free[SAMPLERS[config.sampler].choose(samples, count, rng)]] = TRAIN
     if config.test_fraction is None:
         split[split == UNUSED] = TEST
     _require_both(config, split)

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from landscape.choices.samplers import Samples, chosen_by
+from landscape.choices.samplers import SAMPLERS, Samples
 from landscape.config import TrainConfig
 from landscape.errors import ConfigError, FileError
 from landscape.files.files import as_path
@@ -99,7 +99,7 @@ def choose_places(config: TrainConfig) -> tuple[NDArray[np.int32], NDArray[np.in
     places = rng.permutation(to_test)[:test]
     operands = np.stack([text.tokens[to_learn + k] for k in range(config.context)], axis=1).astype(np.int64)
     samples = Samples(operands, config.classes, config.skew, is_text=True)
-    chosen = chosen_by(config.sampler, samples, train, rng)
+    chosen = SAMPLERS[config.sampler].choose(samples, train, rng)
     rest = rng.permutation(np.setdiff1d(np.arange(len(to_learn)), chosen))[:unused]
     places = np.concatenate([to_learn[chosen], places, to_learn[rest]])
     window = places[:, None] + np.arange(config.context + 1)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import abc
 import copy
 import functools
-from collections.abc import Mapping
 from typing import Any, Self
 
 import numpy as np
@@ -20,20 +19,15 @@ from landscape.curvature.objective import Objective
 from landscape.curvature.part import Part
 from landscape.errors import ConfigError
 from landscape.files.runs import RunReader
-from landscape.models.problem import Arrays, ParameterSpec, Training
-from landscape.models.rows import Groups
+from landscape.models.problem import Arrays, Problem, Training
 from landscape.models.tasks import TRAIN
 
 
-class TrainedProblem(abc.ABC):
+class TrainedProblem(Problem):
     """The training pairs of a run and the loss over them.
 
     data: tokens (sample, slot), labels (sample), split (sample) as in the run file.
     """
-
-    name: str
-    parameters: Mapping[str, ParameterSpec]
-    rows: Groups
 
     def __init__(self, train: TrainConfig, data: Arrays, device: torch.device, chunk_size: int) -> None:
         self.train, self.device, self.name = train, device, f"the {train.model} model"

@@ -16,7 +16,7 @@ from landscape.files.files import as_path, resolved, sha256
 from landscape.files.folders import replaced_folder
 from landscape.models.embedding_mlp.blocks import CLAIM, CONTROL
 from landscape.models.factory import load, unlike_source
-from landscape.progress import Bar, clock
+from landscape.progress import Bar
 from landscape.report.comparison import compared, side_by_side
 from landscape.report.figures import FIGURES
 from landscape.report.findings import findings, templates
@@ -57,8 +57,7 @@ def write_report(
     if not files:
         raise ArgumentError("no files to report on", "name one run or Hessian file at least")
     forms = chosen_formats(formats)
-    with clock("reading", quiet):
-        sources = open_sources(files)
+    sources = open_sources(files)
     if problem:
         _require_problem(problem, sources)
     for line in (line for source in sources for line in source.damage):

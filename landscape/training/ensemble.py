@@ -24,11 +24,19 @@ MOST_RUNS = 256
 def ensemble(
     config: TrainConfig, out: Path | str, seeds: int | None = None, vary: Sequence[str] = ()
 ) -> dict[Path, TrainConfig]:
-    """The runs of every combination of `seeds` seeds, counted up from the config's, and of the values of `vary`.
+    """The runs of every combination of seeds and varied values.
 
-    An entry of `vary` is NAME=VALUE,VALUE,... Of out = RUN.h5, the run of seed 3 is RUN-s3.h5 and that of lr=0.1
-    RUN-lr-0.1.h5; without seeds and values there is one run, `out`. Raises ConfigError for other names and invalid
-    values.
+    Args:
+        config: options of all runs.
+        out: RUN.h5. The run of seed 3 gets RUN-s3.h5, that of lr=0.1 RUN-lr-0.1.h5.
+        seeds: number of seeds, counted up from that of `config`; None: one run, in `out` itself.
+        vary: entries NAME=VALUE,VALUE,...
+
+    Returns:
+        Options by run file.
+
+    Raises:
+        ConfigError: for names that cannot vary and invalid values.
     """
     require_config(config, TrainConfig)
     if isinstance(vary, str):

@@ -36,7 +36,6 @@ from landscape.progress import Bar
 from landscape.provenance import provenance
 from landscape.results import Result
 from landscape.text import first_few
-from landscape.training.names import steps_of
 from landscape.training.recorded import Form, array, buffer_forms, config, difference, form, scales, tables
 
 _NESTED = ("model", "state_dict", "model_state_dict")
@@ -50,6 +49,12 @@ _STATE = "save the state alone: torch.save(model.state_dict(), ...), or convert 
 _SPARE, _INDEX = 1 << 20, 1 << 26
 """Bytes that a zip may declare beyond its own, and of the largest index of shards."""
 _AGAIN = "copy it again from its source, or leave it out"
+_NUMBER = re.compile(r"\d+(?:\.\d+)*(?:[A-Za-z%]+(?![A-Za-z]))?")
+"""A number with the letters that follow it at once, such as the unit of 10k."""
+_NAMED = re.compile(r"(?<![a-z])(?:global_?)?(?:steps?|iter(?:ation)?s?)[=_-]?(\d+)(?![\d.]*[0-9A-Za-z%])", re.I)
+"""A number that a name calls its step."""
+_LONGEST = 15
+"""Most digits of a step."""
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -81,11 +86,10 @@ def import_checkpoints(
     """Write a run file of checkpoints that lie in other files, one in memory at a time.
 
     sources: .safetensors, .pt, .pth and Lightning's .ckpt files, folders of them, folders of Hugging Face, or globs.
-    step_pattern: regex whose first group is the step in a name; by default the number after `step` or `iter`, a name's
-    only one, or the only one in which names that are else alike differ; what that leaves in doubt is refused. skip:
-    patterns of tensors to leave out. Nothing is left of an import that fails. Raises FileError for files that are
-    missing, broken, would run code or differ in their tensors, ConfigError for patterns without a step, ArgumentError
-    for names.
+    step_pattern: regex whose first group is the step in a name; by default the number after `step` or `iter`, or a
+    name's only one; what that leaves in doubt is refused. skip: patterns of tensors to leave out. Nothing is left of an
+    import that fails. Raises FileError for files that are missing, broken, would run code or differ in their tensors,
+    ConfigError for patterns without a step, ArgumentError for names.
     """
     path, notes = output(as_path(path)), dict[str, None]()
     found = _with_steps(_found(sources, notes), step_pattern, notes)
@@ -213,17 +217,9 @@ def _with_steps(
         # The suffix of a file has no step, unless the pattern says more of it.
         return path.name if pattern or path.suffix not in _SUFFIXES else path.name.removesuffix(path.suffix)
 
-    own = steps_of([name_of(path) for path, _ in found], pattern)
-    # What a link leads to may be named by a hash, whose digits are no step, so that its own name comes first.
-    with_own = {path.resolve() for path, _ in found if name_of(path) in own}
-    linked = {path.resolve() for path, _ in found if path.is_symlink() and name_of(path) not in own} - with_own
-    others = steps_of([name_of(target) for target in linked], pattern)
+    steps = _steps([name_of(path) for path, _ in found], pattern)
     for path, files in found:
-        step = own.get(name_of(path))
-        if step is None and path.is_symlink() and path.resolve() in with_own:
-            notes[f"skipped {path}: a link to a checkpoint that has a step by another name"] = None
-            continue
-        step = others.get(name_of(path.resolve())) if step is None else step
+        step = steps.get(name_of(path))
         if step is None:
             notes[f"skipped {path}: no step in its name"] = None
             continue
@@ -235,6 +231,38 @@ def _with_steps(
     if not by_step:
         raise FileError(f"no name has a step, such as {found[0][0].name}", r"say where it is: --step-pattern 'at(\d+)'")
     return [by_step[step] for step in sorted(by_step)]
+
+
+def _steps(names: Sequence[str], pattern: str) -> dict[str, int]:
+    """The step of each name that has one: never guessed. Raises FileError, ConfigError."""
+    try:
+        compiled = re.compile(pattern)
+    except re.error as error:
+        raise ConfigError(
+            f"--step-pattern {pattern!r} is no regular expression: {error}", r"such as 'step(\d+)'"
+        ) from error
+    if pattern and not compiled.groups:
+        raise ConfigError(f"--step-pattern {pattern!r} has no group", r"put the step in brackets: 'step(\d+)'")
+    steps = {}
+    for name in names:
+        if pattern:
+            match = compiled.search(name)
+            numbers = [match[1] or ""] if match else []
+        else:
+            named = _NAMED.findall(name)
+            numbers = named if len(named) == 1 else _NUMBER.findall(name)
+            if len(numbers) > 1 or any(not number.isdigit() for number in numbers):
+                raise FileError(
+                    f"which number is the step of {name}? It has {first_few(numbers, 5)}",
+                    r"say so by a pattern with the step in brackets, such as --step-pattern 'step(\d+)', or rename it",
+                )
+        for digits in numbers:
+            if not re.fullmatch(rf"\d{{1,{_LONGEST}}}", digits, re.ASCII):
+                raise ConfigError(
+                    f"the step of {name} would be {digits!r}", "let the group of --step-pattern match digits"
+                )
+            steps[name] = int(digits)
+    return steps
 
 
 def _read(

@@ -7,7 +7,7 @@ import dataclasses
 import math
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from landscape.config import TrainConfig, replace
+from landscape.config import TrainConfig
 from landscape.devices import free_memory, keep_freed_memory, one_thread, pick_device
 from landscape.errors import (
     ArgumentError,
@@ -24,7 +24,6 @@ from landscape.errors import (
     LandscapeError,
     NumericsError,
     kind_of,
-    note,
     require_config,
     warn,
 )
@@ -40,7 +39,6 @@ from landscape.signals import stop_signals
 from landscape.training.ensemble import VARIABLE
 from landscape.training.group import Group
 from landscape.training.member import RESUMABLE, UNSTORED, Member, difference, rooms
-from landscape.training.schedule import gaps, unrecorded
 from landscape.training.tables import scales
 
 TOGETHER = 4
@@ -49,12 +47,10 @@ TOGETHER = 4
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class RunSummary(Result):
-    """How a run ended. Accuracies are those of the last row of metrics, NaN if the rows that were due at the end are
-    lost; steps are None for thresholds not reached.
+    """How a run ended. Accuracies are those of the last row of metrics; steps are None for thresholds not reached.
 
     status: complete, interrupted or diverged; diverged_step: the first record that was not finite; seconds: None if
-    the file was only read, as that of a run that had ended before; gaps: which rows of metrics are missing, so that an
-    event may have been there, empty if none are.
+    the file was only read, as that of a run that had ended before.
     """
 
     path: str
@@ -67,7 +63,6 @@ class RunSummary(Result):
     checkpoints: int
     seconds: float | None
     diverged_step: int | None = None
-    gaps: str = ""
 
     @property
     def divergence(self) -> NumericsError | None:
@@ -88,12 +83,24 @@ def train(
     quiet: bool = False,
     fsync: bool = False,
 ) -> RunSummary:
-    """Train and write the run file `path`; `resume` resumes an existing file.
+    """Train a network and write its run file.
 
-    fsync: sync every commit to disk, so that it survives a power failure. A run that diverges ends with status
-    "diverged" and a warning, and keeps its finite checkpoints. Raises FileError if `path` exists and neither `resume`
-    nor `overwrite` is set, ConfigError if both are, or if a resumed run's config differs in an option that affects its
-    numbers.
+    A run that diverges ends with the status "diverged" and a warning, and keeps its finite checkpoints.
+
+    Args:
+        config: options of the run.
+        path: the run file.
+        resume: continue an existing file.
+        overwrite: replace an existing file.
+        quiet: show no progress bar.
+        fsync: sync every commit to disk, so that it survives a power failure.
+
+    Returns:
+        When the run memorised and grokked, and how it ended.
+
+    Raises:
+        FileError: if `path` exists, and neither `resume` nor `overwrite` is set.
+        ConfigError: if both are set, or if a resumed run differs in an option that changes its numbers.
     """
     return train_ensemble({as_path(path): config}, resume, overwrite, quiet, fsync)[0]
 
@@ -107,9 +114,21 @@ def train_ensemble(
 ) -> list[RunSummary]:
     """Train runs of one shape side by side; up to rounding, every file equals that of `train`.
 
-    The configs may differ in seed, lr, lr_ratio, weight_decay, init_scale_E and init_scale_W (see `ensemble`).
-    Finished runs stay as they are; a run that ends early does not stop the others. Raises as `train`, and for runs
-    that differ in more.
+    Finished runs stay as they are. A run that ends early does not stop the others.
+
+    Args:
+        runs: options by run file. They may differ in seed, lr, lr_ratio, weight_decay, init_scale_E and init_scale_W
+            (see `ensemble`).
+        resume: continue existing files.
+        overwrite: replace existing files.
+        quiet: show no progress bar.
+        fsync: sync every commit to disk.
+
+    Returns:
+        A summary of each run, in their order.
+
+    Raises:
+        LandscapeError: as `train`, and for runs that differ in other options.
     """
     started = time.monotonic()
     if resume and overwrite:
@@ -139,7 +158,6 @@ def train_ensemble(
                 refuse_foreign(path, schema.RUN)
         members = [Member(config, path) for path, config in runs.items()]
         members = [m for m in members if not (resume and m.path.exists() and m.is_finished())]
-        _tell_what_never_comes([m.config for m in members])
         states = {}
         for member in members:
             states[member] = member.open(resume and member.path.exists(), str(device), fsync)
@@ -147,17 +165,6 @@ def train_ensemble(
         _train_all(states, device, files.enter_context(stop_signals()), quiet)
     trained = {member.path for member in members}
     return [summarise(path, started if path in trained else None) for path in runs]
-
-
-def _tell_what_never_comes(configs: Iterable[TrainConfig]) -> None:
-    """Note where a run ends before its edge of stability is measured, so that c = 1 throughout."""
-    for config in configs:
-        if config.lr_ratio == "auto" and config.steps <= config.lr_ratio_every:
-            note(
-                f"--lr-ratio auto leaves c = 1 for all {config.steps} steps, as it measures after "
-                f"{config.lr_ratio_every} first; a smaller --lr-ratio-every measures sooner"
-            )
-            return
 
 
 def is_begun(runs: Mapping[Path, TrainConfig]) -> bool:
@@ -183,24 +190,17 @@ def summarise(path: Path, started: float | None = None) -> RunSummary:
             bad = ~np.isfinite(metrics["train_loss"])
             diverged_step = int(metrics["metric_step"][bad.argmax() if bad.any() else -1])
         steps = int(reader.resume_state()["step"]) if diverged_step is None else diverged_step
-        # A step at which a run was interrupted is recorded when the run is resumed.
-        recorded = steps if diverged_step is not None or steps in reader.steps else max(steps - 1, 0)
-        # Of a file that was repaired, the last row may be of any step before.
-        every = replace(TrainConfig(), reader.config).metrics_every
-        due = recorded - recorded % every
-        has_last = metrics["metric_step"][-1:].max(initial=-1) >= due
         return RunSummary(
             path=str(path),
             status=str(reader.attrs["status"]),
             steps=steps,
-            train_accuracy=float(metrics["train_accuracy"][-1]) if has_last else math.nan,
-            test_accuracy=float(metrics["test_accuracy"][-1]) if has_last else math.nan,
+            train_accuracy=float(metrics["train_accuracy"][-1]) if len(metrics["metric_step"]) else math.nan,
+            test_accuracy=float(metrics["test_accuracy"][-1]) if len(metrics["metric_step"]) else math.nan,
             memorise_step=reader.first_step(*MEMORISE),
             grok_step=reader.first_step(*GROK),
             checkpoints=len(reader.steps),
             seconds=None if started is None else time.monotonic() - started,
             diverged_step=diverged_step,
-            gaps=gaps(unrecorded(metrics["metric_step"].tolist(), every)),
         )
 
 

@@ -50,26 +50,32 @@ _METRICS, _BYTES, _LEAST, _MOST = 1024, 64 << 20, 4, 256
 
 
 class Recorder(Shown):
-    """Records parameters, buffers and metrics of a model into a run file; a row survives the process once it is stored.
+    """Records parameters, buffers and metrics of a model into a run file; a stored row survives the process.
 
-    The model is only read: no gradient, mode or random number of the training changes. The file is that of `landscape
-    train`, and is open to readers meanwhile. Use it in a `with` statement, or call `close`. Threads may share it; a
-    child made by fork cannot. Buffers are those that the model's state dict has; names are without the `module.` of
-    DistributedDataParallel and the `_orig_mod.` of torch.compile.
+    The recorder only reads the model: it changes no gradient, mode or random number. The file is open to readers
+    meanwhile. Use it in a `with` statement, or call `close`. Threads may share it; a child made by fork cannot. Names
+    lack the `module.` of DistributedDataParallel and the `_orig_mod.` of torch.compile.
 
-    Once it is open nothing here stops the training: what cannot be stored, as on a full disk, is a warning, once for
-    each kind, and everything else is stored.
+    Once the file is open, nothing here stops the training. What cannot be stored, as on a full disk, is a warning, once
+    for each kind; everything else is stored.
 
-    metrics: names that come first in the file; others may follow at any step. blocks: by name, parameters or patterns
-    such as "*.attn.*"; pairs: blocks whose couplings are worth measuring; both are kept in the file for its analyses.
-    seed: of the training, so that reports tell repetitions apart. optimizer: its learning rates, and the second moments
-    of Adam and AdamW, are stored with each checkpoint, from which analyses get the sharpness of its step. expected:
-    checkpoints to come; room for them is made at once, which spares the copies that a file makes when it grows.
-    resume: append to an existing file, or start one; overwrite: replace an existing one. fsync: sync each row to the
-    disk, so that it survives a loss of power too.
+    Args:
+        path: the run file.
+        model: the module; its parameters and the buffers of its state dict are recorded.
+        metrics: names that come first in the file; others may follow at any step.
+        blocks: parameters or patterns such as "*.attn.*" by block, kept in the file for analyses.
+        pairs: blocks whose coupling is worth measuring, kept in the file, too.
+        seed: of the training, so that reports tell repetitions apart.
+        optimizer: its learning rates and the second moments of Adam and AdamW are stored with each checkpoint. Analyses
+            compute the sharpness of a step from them.
+        expected: number of checkpoints to make room for at once, which saves copies as the file grows.
+        resume: append to an existing file, or start one.
+        overwrite: replace an existing file.
+        fsync: sync each row to disk, so that it survives a power failure.
 
-    Raises FileError for a file that exists, is written by another process or cannot be written, ArgumentError for a
-    model, names or blocks that cannot be recorded, or differ from what a resumed file holds.
+    Raises:
+        FileError: for a file that exists, that another process writes, or that cannot be written.
+        ArgumentError: for a model, names or blocks that cannot be recorded, or that differ from a resumed file.
     """
 
     shown = ("path",)
@@ -126,10 +132,14 @@ class Recorder(Shown):
 
     @delayed_signals()
     def checkpoint(self, step: int) -> bool:
-        """Store parameters and buffers as those after `step` optimiser steps; whether they were stored.
+        """Store parameters and buffers.
 
-        They are not if the file holds this step already, and with a warning where the disk fails or is full, after a
-        later step, or of a model of other tensors than at first.
+        Args:
+            step: optimiser steps done.
+
+        Returns:
+            Whether they were stored: False if the file has this step, and, with a warning, if the disk fails, a later
+            step was stored, or the model has other tensors than at first.
         """
         with self._never_raising(f"checkpoint {step!s:.20}"), self._turn() as writer:
             step = _whole(step)
@@ -149,11 +159,17 @@ class Recorder(Shown):
 
     @delayed_signals()
     def metrics(self, step: int, values: Mapping[str, Any] | None = None, /, **more: Any) -> bool:
-        """Store a row of metrics, NaN for those that are not given; whether it was stored.
+        """Store a row of metrics.
 
-        values, more: numbers, tensors or arrays of one number by name, or dicts of them, whose names are joined; in the
-        file names have "_" for "/" and spaces. What is no number is left out with a warning. A row is not stored if the
-        file holds this step already, and with a warning where the disk fails or is full or after a later step.
+        Args:
+            step: optimiser steps done.
+            values, more: numbers, tensors or arrays of one number by name, or dicts of these, whose names are joined.
+                In the file "_" replaces "/" and spaces. What is no number is left out with a warning, and missing
+                metrics are NaN.
+
+        Returns:
+            Whether the row was stored: False if the file has this step, and, with a warning, if the disk fails or a
+            later step was stored.
         """
         with self._never_raising(f"metrics {step!s:.20}"), self._turn() as writer:
             step = _whole(step)
@@ -178,9 +194,10 @@ class Recorder(Shown):
 
     @delayed_signals()
     def close(self, status: str = "complete") -> None:
-        """Trim the file to its rows and give it its status, "complete" or "interrupted"; a second call does nothing.
+        """Trim the file to its rows and set its status; a second call, or one in a child process, does nothing.
 
-        Nor does a call in a child process, where `with` may end as well.
+        Args:
+            status: "complete" or "interrupted".
         """
         if self._owner != os.getpid():
             return

@@ -1,18 +1,20 @@
-"""The tables of a run file, and those that a run has."""
+"""The tables of a run file, and the steps that it has rows of."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Sequence
 
 from landscape.choices.optimizers import OPTIMIZERS
-from landscape.config import TrainConfig, replace
-from landscape.files.inspect import FileState
+from landscape.config import TrainConfig
+from landscape.errors import ConfigError
+from landscape.files.rows import ROWS
 from landscape.files.schema import Field, Scales, Table
 from landscape.models import fields
 from landscape.models.embedding_mlp.blocks import PARAMETERS
 from landscape.models.text import read_text
-from landscape.training.schedule import SCHEDULE, checkpoint_schedule
+from landscape.options import flag_of
 
 SIGMA = ("E", "W")
 """Matrices whose largest singular value is followed."""
@@ -129,35 +131,25 @@ def scales(config: TrainConfig) -> Scales:
     return {**{axis: range(n) for axis, n in {**fields.axes(config), "rng_word": 6}.items()}, **words}
 
 
-def declared(state: FileState) -> tuple[Table, ...]:
-    """All tables that a file with these options may have. Raises FileError for options that no run has."""
-    return tables_of(fields.declared(state.config, state.path))
+def checkpoint_schedule(config: TrainConfig) -> list[int]:
+    """All steps that get a checkpoint, including the first and the last.
 
-
-def lacks(state: FileState) -> list[str]:
-    """Missing parts of a file of `landscape train`, and why."""
-    config = {**dataclasses.asdict(TrainConfig()), **state.config}
-    held = state.holds("checkpoints")
-    absent = [f.name for f in declared(state)[0].fields if f.name not in held]
-    notes = [f"no {', '.join(absent)}: model {config['model']}, bias {config['bias']}"] if absent else []
-    if not state.holds(MOMENTS):
-        notes.append(f"no second moments: optimizer {config['optimizer']}")
-    return [*notes, *_holes(state)]
-
-
-def _holes(state: FileState) -> Iterator[str]:
-    """Steps of the schedule, as far as the run went, without rows: damaged ones, or of an older schedule."""
-    # Of other options the file may have names that are known elsewhere.
-    config = replace(TrainConfig(), {name: state.config[name] for name in SCHEDULE if name in state.config})
-    stored, recorded = checkpoint_schedule(config), range(0, config.steps + 1, config.metrics_every)
-    due = {"checkpoints": stored, "tokens": stored, MOMENTS: stored, "metrics": recorded}
-    committed = {table.group: set(table.committed) for table in state.tables}
-    rows = {group: committed[group] for group in due if group in committed}
-    reached = max(set.union(*rows.values()), default=0) + (state.status == "complete")
-    lost: dict[tuple[int, ...], list[str]] = {}
-    for group, held in rows.items():
-        lost.setdefault(tuple(s for s in due[group] if s < reached and s not in held), []).append(group)
-    for steps, groups in lost.items():
-        if steps:
-            shown = ", ".join(map(str, steps[:10])) + ", …" * (len(steps) > 10)
-            yield f"no {', '.join(groups)} of {len(steps)} of the schedule's steps: {shown}"
+    The log-spaced steps do not depend on the run's length, so that a longer run has those of a shorter one. Raises
+    ConfigError for a rule that gives more checkpoints than a file can hold.
+    """
+    decades = math.log10(config.steps or 1)
+    asked = {
+        "checkpoint_every": config.steps // config.checkpoint_every if config.checkpoint_every else 0,
+        "checkpoint_log": math.ceil(decades * config.checkpoint_log),
+    }
+    for rule, count in asked.items():
+        if count > ROWS:
+            raise ConfigError(
+                f"{rule} {getattr(config, rule)} asks for {count:,} checkpoints; files have at most {ROWS:,}",
+                f"{'lower' if rule == 'checkpoint_log' else 'raise'} {flag_of(rule)}, or lower --steps",
+            )
+    wanted = {0, config.steps, *config.checkpoint_at}
+    if config.checkpoint_every:
+        wanted.update(range(0, config.steps, config.checkpoint_every))
+    wanted.update(round(10 ** (i / config.checkpoint_log)) for i in range(asked["checkpoint_log"]))
+    return sorted(step for step in wanted if step <= config.steps)

@@ -17,7 +17,7 @@ from helpers.hessians import HessianReader
 from landscape.cli import main as cli
 from landscape.cli.main import COMMANDS
 from landscape.config import TrainConfig
-from landscape.models.choice import in_order
+from landscape.models.blocks import in_order
 from landscape.training.loop import is_begun, train
 
 

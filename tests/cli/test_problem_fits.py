@@ -38,7 +38,7 @@ MISFITS: dict[str, tuple[str, list[str], str, str]] = {
         foreign.TINY.replace("torch.nn.Tanh()", "torch.nn.PReLU()"),
         [],
         "run.h5 holds no parameter '1.weight', which the module has",
-        "did you mean 0.weight or 2.weight",
+        "did you mean 2.weight or 0.weight",
     ),
     "more": (
         foreign.TINY.replace("Linear(4, 3)", "Linear(4, 3, bias=False)"),
@@ -58,7 +58,7 @@ MISFITS: dict[str, tuple[str, list[str], str, str]] = {
         "the module has no block 'frist'",
         "did you mean first?",
     ),
-    "pattern": (foreign.TINY, ["--blocks", "*.wieght"], "has no block '*.wieght'", "did you mean 0.weight or 2.weight"),
+    "pattern": (foreign.TINY, ["--blocks", "*.wieght"], "has no block '*.wieght'", "did you mean 2.weight or 0.weight"),
     "joint": (
         foreign.TINY,
         ["--blocks", "first,lats"],

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import types
 from pathlib import Path
 
 import pytest
@@ -12,8 +11,7 @@ from helpers import foreign
 
 from landscape.cli import main as cli
 from landscape.errors import FileError
-from landscape.files.files import sha256
-from landscape.models.factory import Source, load, unlike_source
+from landscape.models.factory import load, unlike_source
 from landscape.models.problem import Problem
 
 PROBLEM = """
@@ -70,14 +68,6 @@ def test_files_that_are_edited_within_a_second(
     assert not sys.dont_write_bytecode
 
 
-def test_a_module_of_python_stays(beside_the_user: None, tmp_path: Path) -> None:
-    """A file of the same name does not take its place in this process."""
-    name = written(tmp_path / "a", 3)
-    (tmp_path / "a/types.py").write_text("raise RuntimeError\n")
-    load(name)
-    assert sys.modules["types"] is types
-
-
 @pytest.mark.parametrize("changed", ["shapes.py", "base.py", "depth.py"])
 def test_every_module_beside_it_counts(changed: str, beside_the_user: None, tmp_path: Path) -> None:
     """Those that are imported within a function and by others, too; no other file does."""
@@ -114,17 +104,6 @@ def test_modules_of_a_package(beside_the_user: None, tmp_path: Path) -> None:
             after = load(f"{package}.prob:make")[1].sha256
             assert after != before
             before = after
-
-
-def test_a_problem_of_one_file_has_the_hash_of_that_file(beside_the_user: None, tmp_path: Path) -> None:
-    """Files of earlier versions can be extended where that is enough; where it is not, it is said."""
-    (tmp_path / "mine.py").write_text(foreign.TINY)
-    alone = sha256(tmp_path / "mine.py")
-    found = load("mine.py:problem")[1]
-    assert found == Source("mine.py:problem", "problem", alone, alone, found.checksum)
-    name = written(tmp_path / "a", 3)
-    earlier = {"problem": name, "problem_sha256": sha256(tmp_path / "a/prob.py")}
-    assert unlike_source(earlier, load(name)[1]).startswith("it does not say with which of the modules that")
 
 
 @pytest.mark.slow

@@ -23,8 +23,7 @@ from landscape.files.writer import require_room
 from landscape.files.writing import is_written, lock_of, sole_writer, temporary_file
 from landscape.training.loop import train
 from landscape.training.member import rooms, rows_to_come
-from landscape.training.schedule import checkpoint_schedule
-from landscape.training.tables import scales
+from landscape.training.tables import checkpoint_schedule, scales
 
 
 @pytest.mark.parametrize(

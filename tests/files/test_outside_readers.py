@@ -262,7 +262,7 @@ def test_examples(title: str, folder: Path, served: dict[str, dict[str, Array]],
 def test_every_reader_has_an_example() -> None:
     """Those that can run here are run above; MATLAB and Julia are the two others."""
     assert [title for title, (language, _) in EXAMPLES.items() if language not in COMMANDS] == ["MATLAB", "Julia"]
-    assert len(EXAMPLES) == 11
+    assert len(EXAMPLES) == 9
 
 
 @pytest.mark.slow

@@ -263,7 +263,7 @@ def test_tensors_that_one_side_lacks_are_named(mine: None, capsys: pytest.Captur
     net = DEFINED["net"]()
     foreign.record(Path("run.h5"), {0: {n: p.detach().double().numpy() for n, p in net.named_parameters()}})
     error = "run.h5 holds no buffer 'calls', which the module has"
-    foreign.refused(["hessian", *OWN], "", error, "record or import the run again", capsys)
+    foreign.refused(["hessian", *OWN], "", error, "register_buffer(..., persistent=False)", capsys)
     torch.save({**net.state_dict(), "scale": torch.ones(())}, "at-3.pt")
     assert cli.run(["import", "at-3.pt", "--out", "run.h5", "--quiet", "--overwrite"]) == 0
     capsys.readouterr()

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from landscape.cli import main as cli
 from landscape.files.runs import RunReader
 from landscape.files.schema import LEVELS
-from landscape.models.choice import choose
+from landscape.models.blocks import choose
 
 TRANSFORMER = '''
 import torch

@@ -119,7 +119,7 @@ def test_rows_are_measured_as_any_block(
 
 
 @pytest.mark.slow
-def test_the_deepest_curvature_on_constant_tokens_is_that_of_the_bias(four_tokens: Path, tmp_path: Path) -> None:
+def test_f15_constant_tokens_have_the_curvature_of_a_bias(four_tokens: Path, tmp_path: Path) -> None:
     """F15: without a Gauss-Newton part, op and = have the eigenvalue -|dL/db1| with the columns that read them."""
     with RunReader(four_tokens) as reader:
         problem = models.of_run(reader, "cpu")

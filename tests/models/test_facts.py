@@ -13,16 +13,11 @@ from helpers.bilinear import SUBSETS, K, M, N, balanced, bilinear, spectrum, tar
 from torch import Tensor
 
 from landscape.curvature.coupling import coupling
-from landscape.curvature.eigsh import eigsh
-from landscape.curvature.losses import cross_entropy
 from landscape.curvature.objective import Objective
 from landscape.curvature.operators import HessianOperator, MatrixOperator
-from landscape.errors import NumericsError
 from landscape.files.runs import RunReader
 from landscape.models.embedding_mlp.closed_form import EmbeddingMLP
 from landscape.models.embedding_mlp.networks import MLP
-from landscape.models.embedding_mlp.problem import saddle_bound
-from landscape.models.embedding_mlp.products import Passes
 from landscape.models.tasks import TRAIN, make_data
 
 
@@ -39,14 +34,6 @@ def test_f0_index_counts_coupling_ratios_above_one(seed: int, tau: float) -> Non
     shifted = [np.linalg.inv(np.linalg.cholesky(X + tau * np.eye(len(X)))) for X in (A, B)]
     expected = np.linalg.svd(shifted[0] @ C @ shifted[1].T, compute_uv=False)
     np.testing.assert_allclose(result.ratios, expected, rtol=1e-10)
-
-
-def test_coupling_of_an_indefinite_block_is_refused() -> None:
-    """K does not exist where a diagonal block has negative curvature of its own."""
-    A = torch.diag(torch.tensor([1.0, -1.0], dtype=torch.float64))
-    one, C = torch.eye(2, dtype=torch.float64), torch.ones(2, 2, dtype=torch.float64)
-    with pytest.raises(NumericsError, match="eigenvalues below -tau = -1e-08, so that coupling ratios are undefined"):
-        coupling(MatrixOperator(A), MatrixOperator(C), MatrixOperator(one), 1e-8)
 
 
 def test_f1_blocks_of_bilinear_least_squares() -> None:
@@ -67,22 +54,6 @@ def test_f2_origin() -> None:
     values = spectrum(bilinear(Y), torch.zeros(M, K), torch.zeros(K, N))
     expected = np.concatenate([np.repeat(s.numpy(), K), np.repeat(-s.numpy(), K), np.zeros(K * (N - M))])
     np.testing.assert_allclose(values, np.sort(expected), atol=1e-12)
-
-
-@pytest.mark.parametrize("S", SUBSETS)
-def test_f3_balanced_critical_points(S: tuple[int, ...]) -> None:
-    """Full spectrum and index at the balanced critical point that keeps S, for every S."""
-    Y, W, E, s = balanced(S)
-    out, r = [i for i in range(M) if i not in S], len(S)
-    expected = [s[i] + s[j] for i in S for j in S]
-    expected += [s[j] + sign * s[i] for j in S for i in out for sign in (1, -1)]
-    expected += [s[j] for j in S for _ in range(abs(M - N))]
-    expected += [sign * s[i] for i in out for sign in (1, -1) for _ in range(K - r)]
-    expected += [0.0] * (r * r + 2 * r * (K - r) + (K - r) * abs(M - N))
-    values = spectrum(bilinear(Y), W, E)
-    np.testing.assert_allclose(values, np.sort(expected), atol=1e-10)
-    index = (K - r) * sum(s[i] > 0 for i in out) + sum(s[i] > s[j] for j in S for i in out)
-    assert (values < -1e-8).sum() == index
 
 
 def test_f3b_interpolation() -> None:
@@ -178,80 +149,3 @@ def test_f8_fails_for_gelu() -> None:
     model = MLP(config)
     H = HessianOperator(Objective(model, tokens, labels), dict(model.named_parameters()))
     assert min(float(torch.linalg.eigvalsh(H.block([b]).dense())[0]) for b in ("E", "W")) < -1e-6
-
-
-def test_f9_softmax_shift(trained: tuple[dict[str, Tensor], HessianOperator, EmbeddingMLP]) -> None:
-    """V -> V + 1 c^T (and b2 -> b2 + const) are exact null vectors of every block with V in it."""
-    params, operator, _ = trained
-    names = list(params)
-    H = operator.block(names).dense()
-    C, h = params["V"].shape
-    for j in range(h + 1):
-        z = {n: torch.zeros_like(p) for n, p in params.items()}
-        (z["V"][:, j] if j < h else z["b2"]).fill_(1.0 / C**0.5)
-        flat = torch.cat([z[n].reshape(-1) for n in names])
-        assert float((H @ flat).norm()) <= 1e-14 * float(torch.linalg.matrix_norm(H, 2)) * 10
-
-
-@pytest.mark.parametrize("method", ["dense", "lanczos"])
-def test_f13_both_ends(method: str) -> None:
-    """On diag(1, -3) power iteration returns -3; lambda_max is 1."""
-    result = eigsh(MatrixOperator(torch.diag(torch.tensor([1.0, -3.0], dtype=torch.float64))), 1, method=method)
-    np.testing.assert_allclose(result.values, [[-3.0], [1.0]], atol=1e-14)
-
-
-def test_f14_saddle_bound(trained: tuple[dict[str, Tensor], HessianOperator, EmbeddingMLP]) -> None:
-    """lambda_min(H_[E,W]) >= -sigma_max(G), index <= d rank(G); g_E = sum_k G_k^T W_k and g_{W_k} = G_k E."""
-    params, operator, closed_form = trained
-    G, d = (
-        Passes(params, closed_form.tokens, closed_form.labels, torch.relu).table_gradient(),
-        params["E"].shape[1],
-    )
-    bound = saddle_bound(G, d)
-    values = torch.linalg.eigvalsh(operator.block(["E", "W"]).dense())
-    assert -bound.sigma_max <= float(values[0]) < 0
-    assert 0 < int((values < -1e-10).sum()) <= bound.rank_bound
-    g = operator.objective.gradient(params)
-    h = len(params["W"])
-    slots = [(G[k * h : (k + 1) * h], slice(k * d, (k + 1) * d)) for k in range(2)]
-    torch.testing.assert_close(sum(G_k.T @ params["W"][:, k] for G_k, k in slots), g["E"], atol=1e-14, rtol=1e-10)
-    for G_k, k in slots:
-        torch.testing.assert_close(G_k @ params["E"], g["W"][:, k], atol=1e-14, rtol=1e-10)
-
-
-def test_f14_equality_with_an_inactive_direction(
-    trained: tuple[dict[str, Tensor], HessianOperator, EmbeddingMLP],
-) -> None:
-    """Where an embedding direction is unused by E and W alike, lambda_min is exactly -sigma_max(G)."""
-    params, operator, closed_form = trained
-    d = params["E"].shape[1]
-    params = {n: p.clone() for n, p in params.items()}
-    params["E"][:, 0] = 0.0
-    params["W"][:, [0, d]] = 0.0
-    bound = saddle_bound(Passes(params, closed_form.tokens, closed_form.labels, torch.relu).table_gradient(), d)
-    H = HessianOperator(operator.objective, params, ["E", "W"])
-    assert float(torch.linalg.eigvalsh(H.dense())[0]) == pytest.approx(-bound.sigma_max, rel=1e-10)
-
-
-@pytest.mark.parametrize(("dtype", "margin", "limit"), [(torch.float64, 70.0, 1e-12), (torch.float32, 25.0, 3e-6)])
-def test_cross_entropy_keeps_its_curvature_at_tiny_loss(dtype: torch.dtype, margin: float, limit: float) -> None:
-    """Loss 1e-30 (float64) and 1e-11 (float32) keep value and second derivative; torch's cross_entropy prints 0."""
-    z = torch.tensor([[margin, 0.0]], dtype=dtype, requires_grad=True)
-    loss = cross_entropy(z, torch.tensor([0])).sum()
-    (g,) = torch.autograd.grad(loss, z, create_graph=True)
-    (h,) = torch.autograd.grad(g[0, 0], z)
-    q = np.exp(-margin) / (1 + np.exp(-margin))
-    assert loss.item() == pytest.approx(np.log1p(np.exp(-margin)), rel=limit)
-    assert h[0, 0].item() == pytest.approx(q * (1 - q), rel=limit)
-
-
-@pytest.mark.parametrize("margin", [-30.0, -25.0, 0.0, 3.0])
-def test_cross_entropy_of_wrong_answers(margin: float) -> None:
-    """A badly wrong sample still has curvature p(1-p), where a thresholded softplus has none."""
-    z = torch.tensor([[margin, 0.0]], dtype=torch.float64, requires_grad=True)
-    loss = cross_entropy(z, torch.tensor([0])).sum()
-    (g,) = torch.autograd.grad(loss, z, create_graph=True)
-    (h,) = torch.autograd.grad(g[0, 0], z)
-    q = 1 / (1 + np.exp(margin))
-    assert loss.item() == pytest.approx(torch.nn.functional.cross_entropy(z, torch.tensor([0])).item(), rel=1e-12)
-    assert h[0, 0].item() == pytest.approx(q * (1 - q), rel=1e-3)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 import mpmath
 import numpy as np
 import pytest
@@ -13,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from landscape.config import TrainConfig
-from landscape.curvature.inertia import certified_outside, saddle_index
+from landscape.curvature.inertia import saddle_index
 from landscape.curvature.objective import Objective
 from landscape.curvature.operators import Deflated, Directions, HessianOperator, MatrixOperator
 from landscape.models.embedding_mlp.gauge import GaugeTangent, SoftmaxShift
@@ -99,21 +97,6 @@ def test_dead_directions_are_no_tangents(slots: int, dead_E: int, dead_W: int) -
         assert_is_projector(gauge, len(basis), basis)
 
 
-@pytest.mark.parametrize("scale", [1e-5, 1e5])
-def test_unequal_scales_and_few_tokens(scale: float) -> None:
-    """E and W of scales 1e5 apart, and fewer tokens than dimensions, leave the projector orthogonal."""
-    for vocabulary in (2, 6):
-        params = point_of(2, vocabulary, scale=scale)
-        basis = tangents(params, ["E", "W"])
-        gauge = GaugeTangent(params, ["E", "W"])
-        assert gauge.dimension == D * D
-        P = gauge.remove(torch.eye(len(basis), dtype=torch.float64))
-        torch.testing.assert_close(P, P.T, rtol=0, atol=1e-12)
-        torch.testing.assert_close(gauge.remove(P), P, rtol=0, atol=1e-12)
-        assert float(P.trace()) == pytest.approx(len(basis) - D * D, abs=1e-10)
-        assert float(gauge.remove(basis).abs().max()) < 1e-10 * float(basis.abs().max())
-
-
 def exact_span(columns: Tensor) -> Tensor:
     """Orthonormal columns of the same span, of which 60 digits are kept on the way (Gram-Schmidt)."""
     with mpmath.workdps(60):
@@ -151,23 +134,6 @@ def test_small_directions_are_tangents(small: float, vocabulary: int) -> None:
     assert GaugeTangent(rotated, ["E", "W"]).dimension == D * D
 
 
-@pytest.mark.parametrize("scale", [1e-160, 1e-20, 1e20])
-@pytest.mark.parametrize(("dead_E", "dead_W"), [(0, 0), (1, 0), (2, 2)])
-def test_scales_of_E_and_W_do_not_matter(scale: float, dead_E: int, dead_W: int) -> None:
-    """E that is larger or smaller than W by any factor has as many tangents."""
-    params = point_of(2, dead_E=dead_E, dead_W=dead_W, scale=scale)
-    assert GaugeTangent(params, ["E", "W"]).dimension == D * D - dead_E * dead_W
-
-
-def test_the_origin_has_no_tangents() -> None:
-    """At E = W = 0 nothing is removed and the basis is empty (F6)."""
-    params = {n: 0 * p for n, p in point_of(2).items()}
-    gauge, v = GaugeTangent(params, ALL), normal(sum(p.numel() for p in params.values()), 2, seed=0)
-    assert gauge.dimension == 0
-    assert gauge.basis().shape == (len(v), 0)
-    assert torch.equal(gauge.remove(v), v)
-
-
 @pytest.mark.parametrize("method", ["dense", "lanczos"])
 @pytest.mark.parametrize("of", ["module", "without gradients", "float64 with gradients"])
 def test_parameters_as_a_module_has_them(of: str, method: str) -> None:
@@ -195,28 +161,6 @@ def test_parameters_as_a_module_has_them(of: str, method: str) -> None:
     torch.testing.assert_close(single, (N @ (N.T @ v)).float(), rtol=0, atol=3e-6)
 
 
-@pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("small", [1e-6, 1e-9])
-def test_the_index_outside_of_small_tangents(small: float, seed: int) -> None:
-    """The certified index is that of the compression to the complement of the tangents with 60 digits."""
-    params, V = {"E": normal(6, D, seed=seed), "W": normal(3, 2 * D, seed=seed + 10)}, normal(6, 3, seed=seed + 20)
-    for columns in (params["E"], params["W"].view(3, 2, D)):
-        columns[..., 1:] *= small
-    x = torch.cartesian_prod(torch.arange(6), torch.arange(6))
-    y = torch.randint(0, 6, (36,), generator=torch.Generator().manual_seed(seed))
-
-    def model(P: Point, x: Tensor) -> Tensor:
-        return torch.relu(P["E"][x].flatten(1) @ P["W"].T) @ V.T
-
-    H = HessianOperator(Objective(model, x, y), params).symmetric()
-    span = exact_span(tangents(params, ["E", "W"]))
-    N = torch.linalg.qr(span, mode="complete").Q[:, span.shape[1] :]
-    norm = float(torch.linalg.matrix_norm(H.matrix, 2))
-    index = int((torch.linalg.eigvalsh(N.T @ H.matrix @ N) < -1e-8 * norm).sum())
-    found = certified_outside(H, GaugeTangent(params, ["E", "W"]), 1e-8 * norm, norm)
-    assert (found.negative, found.level) == (index, "certified")
-
-
 def net(activation: str, tokens: int = 2, weight_decay: float = 0.0) -> tuple[Objective, Point]:
     """An embedding MLP at its initialisation."""
     config = TrainConfig(
@@ -225,32 +169,6 @@ def net(activation: str, tokens: int = 2, weight_decay: float = 0.0) -> tuple[Ob
     x, y = (torch.from_numpy(a).long() for a in make_data(config).subset(TRAIN))
     model = MLP(config)
     return Objective(model, x, y, weight_decay=weight_decay), {n: p.detach() for n, p in model.named_parameters()}
-
-
-@pytest.mark.parametrize("activation", ["relu", "gelu"])
-@pytest.mark.parametrize("tokens", [2, 4])
-def test_f7_gradients_have_no_gauge_part(tokens: int, activation: str) -> None:
-    """g.v = 0 for every tangent v: removal leaves the gradient of a real net as it is; with L2 it does not."""
-    for decay in (0.0, 0.1):
-        objective, params = net(activation, tokens, decay)
-        g = torch.cat([p.reshape(-1) for p in objective.gradient(params).values()])
-        moved = float((GaugeTangent(params, list(params)).remove(g) - g).norm() / g.norm())
-        assert moved < 1e-14 if decay == 0 else moved > 1e-3
-
-
-@pytest.mark.parametrize("tokens", [2, 4])
-def test_f7_curvature_along_tangents_comes_from_the_gradient(tokens: int) -> None:
-    """H v = (g_E X, -g_{W_k} X^T) for the part of any vector that removal takes away."""
-    objective, params = net("gelu", tokens)
-    names = ["E", "W"]
-    gauge, g = GaugeTangent(params, names), objective.gradient(params)
-    w = normal(sum(params[n].numel() for n in names), seed=1)
-    v = w - gauge.remove(w)
-    basis = tangents(params, names)
-    X = torch.linalg.lstsq(basis, v[:, None]).solution.reshape(3, 3)
-    slots = g["W"].reshape(len(g["W"]), -1, 3)
-    expected = torch.cat([(g["E"] @ X).reshape(-1), -(slots @ X.T).reshape(-1)])
-    torch.testing.assert_close(HessianOperator(objective, params, names) @ v, expected, rtol=1e-9, atol=1e-13)
 
 
 def test_tangents_at_an_interpolating_point_are_null_vectors() -> None:
@@ -351,48 +269,3 @@ def test_deflated_is_php(kind: str) -> None:
     torch.testing.assert_close(deflated @ V, dense @ V, rtol=0, atol=1e-11)
     torch.testing.assert_close(deflated @ V[:, 0], dense @ V[:, 0], rtol=0, atol=1e-11)
     assert torch.equal(A, A.T)
-
-
-@pytest.mark.slow
-def test_deflations_compose() -> None:
-    """Gauge and shift, which live on different parameters, can both be taken out, in either order."""
-    objective, params = net("gelu")
-    H = HessianOperator(objective, params)
-    gauge, shift = GaugeTangent(params, list(params)), SoftmaxShift(params, list(params))
-    one, other = (Deflated(Deflated(H, a), b).dense() for a, b in ((gauge, shift), (shift, gauge)))
-    torch.testing.assert_close(one, other, rtol=0, atol=1e-14)
-    found = saddle_index(Deflated(Deflated(H, gauge), shift), method="dense")
-    assert found.zero >= gauge.dimension + shift.dimension
-
-
-# --- critical points ---------------------------------------------------------------------------------------------
-
-M, K, N = 4, 3, 16
-SIGMA = torch.tensor([3.0, 2.0, 1.2, 0.4], dtype=torch.float64)
-SUBSETS = [S for r in range(K + 1) for S in itertools.combinations(range(M), r)]
-ONE_OF_EACH_RANK = [(), (1,), (0, 2), (1, 2, 3)]
-
-
-@pytest.mark.parametrize("decay", [0.0, 0.3])
-@pytest.mark.parametrize(
-    ("S", "method"), [*((S, "dense") for S in SUBSETS), *(slow(S, "lanczos") for S in ONE_OF_EACH_RANK)]
-)
-def test_f3_f5_index_of_balanced_critical_points(S: tuple[int, ...], decay: float, method: str) -> None:
-    """|W E - Y|^2 / 2 + decay |theta|^2 / 2 keeping S: (K - r) #{s_i > decay} + #{s_i > s_l}, F3 along the orbit."""
-    U, V, Q = (torch.linalg.qr(normal(n, n, seed=n))[0] for n in (M, N, K))
-    kept, out = list(S), [i for i in range(M) if i not in S]
-    root = (SIGMA[kept] - decay).sqrt()
-    params = {"W": U[:, kept] * root @ Q[: len(S)], "E": Q[: len(S)].T * root @ V[:, kept].T}
-    half_square = lambda f, y: 0.5 * (f - y).square().flatten(1).sum(1)  # noqa: E731
-    Y = U @ torch.diag(SIGMA) @ V[:, :M].T
-    objective = Objective(lambda P, x: (P["W"] @ P["E"])[None], torch.zeros(1, 1), Y[None], half_square, decay)
-    assert max(float(g.abs().max()) for g in objective.gradient(params).values()) < 1e-14
-    index = (K - len(S)) * sum(s > decay for s in SIGMA[out].tolist())
-    index += sum(bool(SIGMA[i] > SIGMA[j]) for j in S for i in out)
-    A = torch.eye(K, dtype=torch.float64) + normal(K, K, seed=3) / 4
-    moved = {"W": params["W"] @ A, "E": torch.linalg.inv(A) @ params["E"]}
-    # The L2 term is not invariant under the gauge group, the loss is.
-    for point in (params, moved) if decay == 0 else (params,):
-        found = saddle_index(HessianOperator(objective, point), method=method)
-        assert found.negative == found.lower == found.upper == index
-        assert found.level == {"dense": "certified", "lanczos": "bracketed"}[method]

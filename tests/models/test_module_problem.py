@@ -114,14 +114,6 @@ def test_a_name_that_reads_like_a_pattern() -> None:
     assert found.blocks["one"] == ("a[0]",)
 
 
-@pytest.mark.parametrize("chunk_size", [0, -5, 2.5])
-def test_chunks_that_cannot_be(chunk_size: Any) -> None:
-    """Of no samples, which would be all of them, or of fewer, which would leave out the data."""
-    with pytest.raises(ArgumentError, match=f"chunk_size is {chunk_size}") as raised:
-        ModuleProblem(nn.Linear(2, 2), torch.randn(4, 2), torch.zeros(4, dtype=torch.long), chunk_size=chunk_size)
-    assert raised.value.hint == "give a whole number of at least 1"
-
-
 def test_a_block_that_is_not_there() -> None:
     """Named with those that are, before any work."""
     model = torch.nn.Linear(2, 2)

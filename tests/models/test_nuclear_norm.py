@@ -9,7 +9,7 @@ import scipy.optimize
 import torch
 from helpers.matrices import draw
 
-from landscape.models.embedding_mlp.networks import effective_rank, shrink, spectrum, subgradient
+from landscape.models.embedding_mlp.networks import shrink, spectrum, subgradient
 
 
 def nuclear_norm(X: np.ndarray) -> float:
@@ -18,27 +18,6 @@ def nuclear_norm(X: np.ndarray) -> float:
 
 def shrunk(Y: torch.Tensor, t: float) -> np.ndarray:
     return shrink(Y[None], torch.tensor([t], dtype=torch.float64))[0].numpy()
-
-
-@pytest.mark.parametrize("shape", [(4, 4), (7, 3), (3, 6)])
-@pytest.mark.parametrize("t", [0.0, 0.5, 1.5, 100.0])
-def test_the_proximal_step_is_the_minimum_over_factors(shape: tuple[int, int], t: float) -> None:
-    """SciPy finds the same point over X = A B^T with t/2 (|A|^2 + |B|^2), which has no local minimum but the lowest."""
-    Y, (m, n) = draw(*shape, seed=1), shape
-    k = min(shape)
-
-    def objective(flat: np.ndarray) -> tuple[float, np.ndarray]:
-        A, B = flat[: m * k].reshape(m, k), flat[m * k :].reshape(n, k)
-        R = A @ B.T - Y.numpy()
-        value = (R**2).sum() / 2 + t / 2 * (flat**2).sum()
-        return value, np.concatenate([(R @ B + t * A).ravel(), (R.T @ A + t * B).ravel()])
-
-    start = np.random.default_rng(0).normal(size=(m + n) * k)
-    found = scipy.optimize.minimize(
-        objective, start, jac=True, method="BFGS", options={"gtol": 1e-9, "maxiter": 10_000}
-    ).x
-    X = found[: m * k].reshape(m, k) @ found[m * k :].reshape(n, k).T
-    np.testing.assert_allclose(shrunk(Y, t), X, atol=1e-6)
 
 
 @pytest.mark.parametrize("t", [1e-6, 1e-3, 0.3])
@@ -119,13 +98,3 @@ def test_spectrum_of_the_tables() -> None:
     expected = np.sort(np.pad(scipy.linalg.svdvals(side_by_side)[:4], (0, 2)))
     for found in (spectrum(E[None], W[None]), spectrum(torch.eye(6)[None], as_W[None])):
         np.testing.assert_allclose(found[0].numpy(), expected, atol=1e-7 * expected[-1])
-
-
-@pytest.mark.parametrize("rank", [1, 3])
-def test_effective_rank_of_equal_singular_values(rank: int) -> None:
-    """r equal singular values have effective rank r, whatever their size; no singular value has none."""
-    sigma = torch.zeros(2, 5, dtype=torch.float64)
-    sigma[0, :rank] = 7.0
-    found = effective_rank(sigma)
-    assert float(found[0]) == pytest.approx(rank)
-    assert found[1].isnan()

@@ -58,15 +58,6 @@ def test_exact_null_vectors(block: str, activation: str) -> None:
     assert float((starts.T @ starts - torch.eye(starts.shape[1])).abs().max()) <= 1e-14
 
 
-def test_nothing_is_claimed_of_other_blocks() -> None:
-    """E alone, and blocks that reach into V, begin at random; so does W where the samples see everything."""
-    op = by_hand("relu")
-    assert all(low_end(op.block(names), 3) == (None, 0) for names in (["E"], ["W", "V"], ["E", "V"], op.rows))
-    point, x, y, _ = embedding_net("relu", True, 2)
-    x[:, 0], x[:, 1] = torch.arange(len(x)) % 5, torch.arange(len(x)) % 4
-    assert low_end(EmbeddingHessian(Passes(point, x, y, torch.relu)).block(["W"]), 3) == (None, 0)
-
-
 @pytest.fixture(scope="module")
 def memorised(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("starts") / "run.h5"

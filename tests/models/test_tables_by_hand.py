@@ -19,9 +19,7 @@ from landscape import models
 from landscape.choices.activations import ACTIVATIONS
 from landscape.config import HessianConfig, TrainConfig
 from landscape.curvature.operators import HessianOperator
-from landscape.errors import NumericsError
 from landscape.files.runs import RunReader
-from landscape.models.embedding_mlp import closed_form
 from landscape.models.embedding_mlp.networks import MLP
 from landscape.models.problem import Problem, tensors
 from landscape.models.tasks import make_data
@@ -90,21 +88,6 @@ def test_gauss_newton_part(activation: str) -> None:
         assert_close(found, expected, 1e-12)
 
 
-def test_pieces_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A few samples, and a few hidden units, at a time."""
-    problem, params = network(activation="gelu", tokens=4, model="onehot")
-    structure = problem.structure(params, 0.0)
-    assert structure is not None
-    expected = structure.dense(list(params))
-    monkeypatch.setattr(closed_form, "_CHUNK_BYTES", 2000)
-    again = problem.structure(params, 0.0)
-    assert again is not None
-    found = again.dense(list(params))
-    assert found is not None
-    assert expected is not None
-    assert_close(found, expected, 1e-14)
-
-
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("tokens", [2, 4])
 def test_what_no_sample_sees_is_null(tokens: int, bias: bool) -> None:
@@ -170,12 +153,3 @@ def test_a_run_is_measured(model: Any, tokens: int, method: str, tmp_path: Path)
         if method == "dense":
             assert row["inertia"][i, 0] == index
             assert row["num_products"][i] == 0
-
-
-def test_a_wrong_closed_form_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Closed forms of tables, too, are compared with automatic differentiation before they are used."""
-    run = tmp_path / "run.h5"
-    train(dataclasses.replace(TINY, model="onehot", p=5, hidden=6), run, quiet=True)
-    monkeypatch.setattr(closed_form.TableMLP, "_add_WV", lambda *args: None)
-    with pytest.raises(NumericsError, match="closed form and automatic differentiation differ by"):
-        analyse(run, HessianConfig(blocks=("W,V",)), tmp_path / "h.h5", quiet=True)

@@ -72,15 +72,6 @@ def test_every_sample_is_a_place_of_the_text(topics: Path) -> None:
     assert (np.diff(counts[:-1]) <= 0).all()
 
 
-def test_halves_of_an_odd_number_make_a_whole(topics: Path, tmp_path: Path) -> None:
-    config = options(topics, samples=403, train_fraction=0.5, test_fraction=0.5)
-    split = make_data(config).split
-    assert [(split == part).sum() for part in (TRAIN, TEST, UNUSED)] == [201, 202, 0]
-    # The file holds as many as its options ask for.
-    landscape.train(config, tmp_path / "run.h5", quiet=True)
-    assert landscape.train(config, tmp_path / "run.h5", resume=True, quiet=True).status == "complete"
-
-
 def test_no_word_is_learned_from_and_tested_on(tmp_path: Path) -> None:
     # Every word occurs once, so that a token tells its place.
     words = [f"{a}{b}{c}" for a in "abcdefghij" for b in "abcdefghij" for c in "abcdefghij"]
@@ -96,13 +87,6 @@ def test_no_word_is_learned_from_and_tested_on(tmp_path: Path) -> None:
     assert not train & test
     # Within the room that is left, every place is taken at most once.
     assert len(np.unique(held[:, 0])) == len(held)
-
-
-def test_the_sampler_does_not_choose_what_is_tested(topics: Path) -> None:
-    drawn = [make_data(options(topics, sampler=sampler)) for sampler in ("random", "uniform", "frequency_aware")]
-    tested = [data.subset(TEST)[0] for data in drawn]
-    assert np.array_equal(tested[0], tested[1])
-    assert np.array_equal(tested[0], tested[2])
 
 
 def test_uniform_takes_every_last_word_equally_often(topics: Path) -> None:

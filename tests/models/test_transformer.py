@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,18 +14,13 @@ from conftest import SMALL_TRANSFORMER
 from helpers.transformers import at_random, problem_of
 from torch import Tensor, nn
 
-from landscape import models
 from landscape.config import TrainConfig, preset
 from landscape.curvature.operators import HessianOperator
 from landscape.errors import ConfigError
-from landscape.files.runs import RunReader
-from landscape.models.choice import choose
+from landscape.models.blocks import choose
 from landscape.models.fields import number_of_parameters
-from landscape.models.problem import tensors
-from landscape.models.transformer import structure as module
 from landscape.models.transformer.model import Transformer, load_model, sinusoids
 from landscape.models.transformer.problem import TransformerProblem
-from landscape.training.loop import train
 
 CPU = torch.device("cpu")
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -180,21 +174,6 @@ def test_dense_blocks(config: TrainConfig) -> None:
     assert torch.equal(alone, again)
 
 
-def test_closed_forms_of_large_models(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They need no columns of the whole Hessian, which a large model has too many of."""
-    config = variant()
-    problem, params = problem_of(config), at_random(config)
-    names = ["mlp_in.0", "b_in.0", "mlp_out.0", "b_out.0", "U"]
-    expected = problem.structure(params, 0.5).dense(names)
-    monkeypatch.setattr(module, "_MOST", 1)
-    large = problem.structure(params, 0.5)
-    found = large.dense(names)
-    assert found is not None
-    assert expected is not None
-    assert torch.equal(found, expected)
-    assert large.dense(["E", *names]) is None
-
-
 def test_decay_is_on_the_diagonal() -> None:
     """Of the regularised objective, as in the products."""
     config = variant(optimizer="adam", weight_decay=0.25)
@@ -203,33 +182,6 @@ def test_decay_is_on_the_diagonal() -> None:
     assert plain is not None
     torch.testing.assert_close(regularised, plain + 0.25 * torch.eye(len(plain), dtype=torch.float64))
     assert problem.structure(params, 0.25).null_vectors(list(params)) is None
-
-
-@pytest.mark.parametrize(
-    ("name", "dimension"),
-    [
-        # Two or three groups of tokens and slots, and U; four directions each.
-        ("one layer", 8 + 4),
-        ("two layers", 12 + 4),
-        # Groups across the mean, rows of E and P along it, U, and twice O, mlp_out and b_out.
-        ("pre-LN", 2 * 3 + 8 + 3 + 4 + 2 * (4 + 6 + 1)),
-        ("post-LN", 4 + 2 * (4 + 6)),
-        ("tied", 8),
-        ("GELU", 4 + 4),
-    ],
-)
-def test_null_vectors(name: str, dimension: int) -> None:
-    """What is taken out is exactly null in torch's Hessian, has the dimension stated, and leaves the rest alone."""
-    config = variant(**VARIANTS[name])
-    problem, params = problem_of(config), at_random(config)
-    whole, n = dense_by_torch(config, params, problem), sum(p.numel() for p in params.values())
-    null = problem.structure(params, 0.0).null_vectors(list(params))
-    assert null is not None
-    projector = null.remove(torch.eye(n, dtype=torch.float64))
-    torch.testing.assert_close(projector @ projector, projector, rtol=0, atol=1e-13)
-    torch.testing.assert_close(projector, projector.T, rtol=0, atol=1e-13)
-    assert null.dimension == dimension == n - round(float(projector.trace()))
-    assert float((whole - whole @ projector).abs().max()) < 1e-14 * float(whole.norm())
 
 
 def test_blocks_by_kind_and_by_layer() -> None:
@@ -245,17 +197,3 @@ def test_blocks_by_kind_and_by_layer() -> None:
     assert ("E", "U") not in tied.pairs
     with pytest.raises(ConfigError, match="the transformer model has no block 'U'"):
         choose(tied, ["U"])
-
-
-@pytest.mark.slow
-def test_checkpoints_of_a_run(tmp_path: Path) -> None:
-    """A file's own parameters, read as anybody would, give the Hessian that its problem gives."""
-    config = variant(steps=40)
-    train(config, tmp_path / "run.h5", quiet=True)
-    with RunReader(tmp_path / "run.h5") as reader:
-        problem = models.of_run(reader, "cpu")
-        params = tensors(problem, reader.checkpoint(40))
-    assert isinstance(problem, TransformerProblem)
-    whole = dense_by_torch(config, params, problem)
-    found = problem.structure(params, 0.0).dense(list(params))
-    torch.testing.assert_close(found, whole, rtol=0, atol=1e-12 * float(whole.norm()))

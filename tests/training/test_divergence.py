@@ -18,7 +18,7 @@ from landscape.cli import main as cli
 from landscape.config import HessianConfig
 from landscape.errors import ConfigError, NumericsError
 from landscape.files.runs import RunReader
-from landscape.training.loop import summarise, train, train_ensemble
+from landscape.training.loop import summarise, train
 
 WILD = dataclasses.replace(TINY, lr=1e30, checkpoint_log=8)
 
@@ -67,25 +67,10 @@ def test_a_diverged_run_is_not_trained_again(tmp_path: Path, capsys: pytest.Capt
 
 
 @pytest.mark.slow
-def test_the_other_members_go_on(tmp_path: Path) -> None:
-    """Of three side by side the one in the middle diverges; the files of the others are what they are alone."""
-    runs = {tmp_path / f"{lr}.h5": dataclasses.replace(TINY, lr=lr) for lr in (0.01, 1e30, 0.02)}
-    summaries = train_ensemble(runs, quiet=True)
-    assert [summary.status for summary in summaries] == ["complete", "diverged", "complete"]
-    for path, config in runs.items():
-        alone = tmp_path / "alone.h5"
-        train(config, alone, overwrite=True, quiet=True)
-        with RunReader(path) as reader, RunReader(alone) as other:
-            assert reader.steps == other.steps
-            for name, array in reader.checkpoint(reader.steps[-1]).items():
-                np.testing.assert_allclose(array, other.checkpoint(other.steps[-1])[name], rtol=1e-3, atol=1e-5)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["curvature", "prop41", "auto"])
 @pytest.mark.parametrize(
     "changes",
-    [{"init_scale_W": 0.0}, {"init_scale_E": 0.0}, {"lr": 1e9}, {"lr": 1e30}, {"lr": 1e300, "dtype": "float64"}],
+    [{"init_scale_W": 0.0}, {"init_scale_E": 0.0}, {"lr": 1e30}],
     ids=str,
 )
 def test_a_measured_ratio_that_does_not_exist_leaves_the_last_one(
@@ -112,15 +97,6 @@ def test_a_start_that_is_not_finite_is_refused(tmp_path: Path) -> None:
     assert train(huge, tmp_path / "run.h5", quiet=True).diverged_step == 0
     with RunReader(tmp_path / "run.h5") as reader:
         assert reader.steps == [0]
-
-
-def test_a_frequency_aware_run_diverges_without_a_warning(tmp_path: Path) -> None:
-    """The token probabilities follow finite gradients only."""
-    config = dataclasses.replace(WILD, sampler="frequency_aware", sampler_every=1, metrics_every=7, checkpoint_log=0)
-    path = tmp_path / "run.h5"
-    assert train(config, path, quiet=True).status == "diverged"
-    with RunReader(path) as reader:
-        assert np.isfinite(reader.resume_state()["token_probability"]).all()
 
 
 @pytest.mark.slow

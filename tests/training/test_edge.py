@@ -23,8 +23,8 @@ from landscape.models.embedding_mlp.networks import MLP
 from landscape.models.tasks import TRAIN, make_data
 from landscape.models.transformer.model import Transformer
 from landscape.training import edge
-from landscape.training.edge import Climb, edge_ratio, largest
-from landscape.training.loop import train, train_ensemble
+from landscape.training.edge import edge_ratio, largest
+from landscape.training.loop import train
 
 EVERY = 10
 LIMITS = {"adam": 38.0, "adamw": 2 * (1 + 0.9) / (1 - 0.9), "sgd": 2 * (1 + 0.5)}
@@ -90,22 +90,6 @@ def test_the_ratio_doubles_up_to_its_share_of_the_edge_and_never_rises_again(
     assert not is_free
 
 
-def test_a_run_that_ends_before_the_first_measurement_says_so(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Once for all runs of an ensemble; one step more, and there is nothing to say."""
-    config = dataclasses.replace(TINY, lr_ratio="auto", lr_ratio_every=EVERY, steps=EVERY)
-    train_ensemble({tmp_path / f"{seed}.h5": dataclasses.replace(config, seed=seed) for seed in (0, 1)}, quiet=True)
-    assert capsys.readouterr().err == (
-        f"note: --lr-ratio auto leaves c = 1 for all {EVERY} steps, as it measures after {EVERY} first; a smaller "
-        "--lr-ratio-every measures sooner\n"
-    )
-    train(dataclasses.replace(config, steps=EVERY + 1), tmp_path / "0.h5", resume=True, quiet=True)
-    assert capsys.readouterr().err == ""
-    with RunReader(tmp_path / "0.h5") as reader:
-        assert reader.metrics()["lr_E"][-1] != config.lr
-
-
 def test_the_step_beyond_the_edge_diverges() -> None:
     """Adam at rest in its preconditioner on a quadratic: stable at 1.9 times the ratio found, unstable at 2.1."""
     curvatures, v, lr = torch.tensor([0.3, 2.0, 5.0]).double(), torch.tensor([4.0, 1.0, 9.0]).double(), 0.01
@@ -118,13 +102,6 @@ def test_the_step_beyond_the_edge_diverges() -> None:
             m = 0.9 * m + 0.1 * curvatures * x
             x = x - factor * ratio * lr * m * v.rsqrt()
         assert bool(x.norm() < 1) == stable
-
-
-def test_eight_products_suffice() -> None:
-    """The largest Ritz value lies below the eigenvalue, by at most 5 % where few eigenvalues stand out."""
-    spectrum = torch.cat([torch.linspace(0, 1, 500), torch.tensor([2.0, 3.0, 4.0])]).double()
-    for seed in range(20):
-        assert 0.95 * 4 < largest(MatrixOperator(torch.diag(spectrum)), seed) <= 4 * (1 + 1e-12)
 
 
 def test_without_curvature_there_is_no_edge() -> None:
@@ -159,18 +136,6 @@ def test_tokens_that_were_not_drawn_have_no_part_in_the_edge(monkeypatch: pytest
     assert edge_ratio(config, vars(make_data(config)), theta, v.double(), 7, drawn | True) < found / 1e3
 
 
-def test_without_an_edge_the_ratio_keeps_its_value(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where E has no positive curvature c neither rises nor falls, and doubles again once there is one."""
-    found = iter([1e-3, 0.0, 1e-3, math.nan, 1e-3])
-    monkeypatch.setattr(edge, "largest", lambda *_: next(found))
-    config = dataclasses.replace(TINY, lr_ratio="auto", lr_ratio_every=EVERY, metrics_every=5)
-    train(config, tmp_path / "run.h5", quiet=True)
-    with RunReader(tmp_path / "run.h5") as reader:
-        rows = reader.metrics()
-    at = [float(rows["lr_E"][rows["metric_step"] == step].item()) / TINY.lr for step in range(5, 60, EVERY)]
-    assert at == pytest.approx([1, 2, 2, 4, 4, 8])
-
-
 @pytest.mark.parametrize("optimizer", ["adam", "adamw"])
 def test_a_ratio_that_undoes_what_was_learnt_goes_back_for_good(
     optimizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -199,33 +164,7 @@ def test_a_ratio_that_undoes_what_was_learnt_goes_back_for_good(
     assert ratios[23] < 1e-3
 
 
-def test_the_loss_alone_takes_a_ratio_back() -> None:
-    """Without a bound as with one; at exactly half-way it does not."""
-    for bound in (1e6, math.inf, math.nan):
-        climb = Climb()
-        assert climb.next(1.0, 4.0, math.inf) == 1
-        assert climb.next(1.0, 2.0, 100.0) == 2
-        assert climb.next(2.0, 3.0, 100.0) == 4
-        assert climb.next(4.0, 3.01, bound) == 1
-        assert climb.next(1.0, 3.9, bound) == 1
-        assert climb.next(1.0, 1.0, bound) == 1
-        assert climb.next(1.0, 1.0, 0.25) == 0.25
-
-
-def test_what_takes_no_ratio_back() -> None:
-    """The ratio that led to the least loss itself; a loss that has fallen by a tenth or less."""
-    climb = Climb()
-    assert climb.next(1.0, 4.0, math.inf) == 1
-    assert climb.next(1.0, 3.6, 100.0) == 2
-    assert climb.next(2.0, 4.1, 100.0) == 4
-    assert climb.next(4.0, 2.0, math.nan) == 4
-    assert climb.next(4.0, 3.9, 100.0) == 8
-    # But what is back at 4 is within a bound that has come nearer.
-    assert climb.next(8.0, 3.1, 0.5) == 0.5
-
-
-@pytest.mark.parametrize("has_edge", [True, False])
-@pytest.mark.parametrize("stop", [15, 20, 35, 80, 105, 120])
+@pytest.mark.parametrize(("stop", "has_edge"), [(20, True), (105, False)])
 def test_a_run_stopped_while_the_ratio_moves_goes_on_as_one_that_was_not(
     stop: int, has_edge: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -245,7 +184,7 @@ def test_a_run_stopped_while_the_ratio_moves_goes_on_as_one_that_was_not(
 
 def test_what_cannot_follow_its_edge(monkeypatch: pytest.MonkeyPatch) -> None:
     """An optimiser without one, a frozen matrix, a model without E."""
-    monkeypatch.setitem(OPTIMIZERS._entries, "own", type("Own", (Optimizer,), {"step": lambda *_: None}))
+    monkeypatch.setitem(OPTIMIZERS, "own", type("Own", (Optimizer,), {"step": lambda *_: None}))
     for changes, error in (
         ({"optimizer": "own"}, "the edge of stability of optimizer own is not known"),
         ({"freeze": "E"}, "lr_ratio auto sets the rate of E beside that of W, but E is frozen"),

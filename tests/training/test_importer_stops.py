@@ -6,45 +6,12 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from helpers.checkpoints import a_state, same
 
 from landscape.cli import main as cli
-from landscape.training import importers
-
-
-def test_ctrl_c_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """An import that is stopped in its midst leaves the old file as it was, or none."""
-    for step in range(4):
-        torch.save(a_state(step), tmp_path / f"a{step}.pt")
-    read, out = importers._read, tmp_path / "run.h5"
-
-    def stop(checkpoint: Any, *more: Any) -> Any:
-        if checkpoint.step == 2:
-            raise KeyboardInterrupt
-        return read(checkpoint, *more)
-
-    argv = ["import", str(tmp_path / "a*.pt"), "--out", str(out), "--quiet"]
-    with monkeypatch.context() as patched:
-        patched.setattr(importers, "_read", stop)
-        assert cli.run(argv) == 130
-        assert "interrupted: the same command starts again" in capsys.readouterr().err
-        assert not list(tmp_path.glob("run.h5*")) + list(tmp_path.glob(".*"))
-        assert cli.run(argv) == 130
-    assert cli.run(argv) == 0
-    before = out.read_bytes()
-    with monkeypatch.context() as patched:
-        patched.setattr(importers, "_read", stop)
-        assert cli.run([*argv, "--overwrite"]) == 130
-    assert out.read_bytes() == before
-    same(out, {step: a_state(step) for step in range(4)})
-    assert cli.run([*argv, "--overwrite"]) == 0
-
 
 STOPS = """
 import sys, time

@@ -8,11 +8,10 @@ import re
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from helpers.checkpoints import State, a_state, same
-from helpers.recording import small, states
+from helpers.checkpoints import a_state, same
+from helpers.recording import small
 from helpers.refusals import refused
 from safetensors.torch import save_file, save_model
 from torch import nn
@@ -75,16 +74,6 @@ def test_links_to_contents_named_by_hashes(tmp_path: Path) -> None:
     same(tmp_path / "run.h5", truth)
 
 
-def test_a_link_without_a_step_has_that_of_its_target(tmp_path: Path) -> None:
-    """`latest` alone is the checkpoint that it leads to; beside that one, links of any name add nothing."""
-    save_file(a_state(500), tmp_path / "checkpoint-500.safetensors")
-    for name in ("latest", "best-of-3"):
-        (tmp_path / f"{name}.safetensors").symlink_to("checkpoint-500.safetensors")
-    for number, source in enumerate((tmp_path / "latest.safetensors", tmp_path)):
-        assert import_checkpoints([source], tmp_path / f"{number}.h5", quiet=True).steps == (500,)
-        same(tmp_path / f"{number}.h5", {500: a_state(500)})
-
-
 def test_folders_of_hugging_face(tmp_path: Path) -> None:
     """One file or several with an index; optimizer and random states beside them are not opened."""
     truth = {step: a_state(step) for step in (5, 10)}
@@ -145,30 +134,6 @@ def test_older_folders_of_hugging_face(tmp_path: Path) -> None:
     )
 
 
-ODD: dict[str, tuple[Any, tuple[int, ...]]] = {
-    "slices of one memory": (lambda: dict(zip("ab", torch.arange(10.0).split(5), strict=True)), (5,)),
-    "overlapping": (lambda: {"a": torch.arange(10.0)[:6], "b": torch.arange(10.0)[4:]}, (6,)),
-    "transposed": (lambda: {"a": torch.arange(6.0).reshape(2, 3).T}, (3, 2)),
-    "expanded": (lambda: {"a": torch.ones(1).expand(5)}, (5,)),
-    "a scalar": (lambda: {"a": torch.tensor(1.5)}, ()),
-    "dots": (lambda: {"a": torch.ones(2), ".a": torch.zeros(2), "a..b": torch.ones(1)}, (2,)),
-    "float8": (lambda: {"a": torch.tensor([0.5, -3.0]).to(torch.float8_e4m3fn)}, (2,)),
-    "a lazy sign": (lambda: {"a": torch.tensor([1 + 2j]).conj().imag}, (1,)),
-    "parameters": (lambda: {"a": nn.Parameter(torch.ones(2))}, (2,)),
-}
-
-
-@pytest.mark.parametrize(("make", "shape"), ODD.values(), ids=ODD.keys())
-def test_odd_tensors(make: Any, shape: tuple[int, ...], tmp_path: Path) -> None:
-    """However a tensor lies in memory, its numbers are stored."""
-    torch.save(make(), tmp_path / "odd1.pt")
-    import_checkpoints([tmp_path], tmp_path / "run.h5", quiet=True)
-    found = states(tmp_path / "run.h5")[1]
-    assert found["a"].shape == shape
-    for name, tensor in make().items():
-        assert found[name].tolist() == tensor.float().tolist()
-
-
 def test_tied_weights_once(tmp_path: Path) -> None:
     """By equal storage in torch files, by their metadata in safetensors; equal numbers alone prove nothing."""
     model = nn.Sequential(nn.Linear(3, 3, bias=False), nn.Linear(3, 3, bias=False), nn.Linear(3, 3, bias=False))
@@ -182,35 +147,6 @@ def test_tied_weights_once(tmp_path: Path) -> None:
         same(out, {1: {n: model[0].weight.detach() for n in ("0.weight", "2.weight")}})
         with RunReader(out) as reader:
             assert reader.config["aliases"] == {"1.weight": "0.weight"}
-
-
-def test_a_skipped_name_leaves_what_is_tied_to_it(tmp_path: Path) -> None:
-    """The tensor is stored under the name that stays."""
-    weight = torch.arange(6.0).reshape(2, 3)
-    torch.save({"decoder.weight": weight, "embed.weight": weight, "bias": torch.ones(2)}, tmp_path / "s1.pt")
-    import_checkpoints([tmp_path / "s1.pt"], tmp_path / "run.h5", skip=["decoder.*"], quiet=True)
-    with RunReader(tmp_path / "run.h5") as reader:
-        found = reader.checkpoint(1)
-        assert reader.config["aliases"] == {}
-    assert found.keys() == {"embed.weight", "bias"}
-    np.testing.assert_array_equal(found["embed.weight"], weight.numpy())
-
-
-def test_what_save_model_left_out_is_stored_where_its_name_is_skipped(tmp_path: Path) -> None:
-    """safetensors holds one of two tied names; the other has its numbers."""
-    model = nn.Sequential(nn.Linear(3, 3, bias=False), nn.Linear(3, 3, bias=False), nn.Linear(3, 1))
-    model[1].weight = model[0].weight
-    save_model(model, str(tmp_path / "s1.safetensors"))
-    for skip, name in (("0.*", "1.weight"), ("1.*", "0.weight")):
-        found = import_checkpoints([tmp_path], tmp_path / "run.h5", skip=[skip], overwrite=True, quiet=True)
-        assert any(note.endswith("as --skip says") for note in found.notes)
-        same(tmp_path / "run.h5", {1: {name: model[0].weight.detach(), **_state_of(model, "2.")}})
-        with RunReader(tmp_path / "run.h5") as reader:
-            assert reader.config["aliases"] == {}
-
-
-def _state_of(model: nn.Module, prefix: str) -> State:
-    return {name: value for name, value in model.state_dict().items() if name.startswith(prefix)}
 
 
 def test_sparse_tensors_are_named(tmp_path: Path) -> None:

@@ -97,58 +97,6 @@ def test_sharpness_of_a_recorded_training(kind: str, beside_the_user: None) -> N
         assert np.isnan(rows[1]["sharpness_adam"])
 
 
-NUMBER = """
-import torch
-from landscape import ModuleProblem
-
-
-class Scaled(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.gain, self.linear = torch.nn.Parameter(torch.tensor(1.5)), torch.nn.Linear(2, 3)
-
-    def forward(self, x):
-        return self.gain * torch.tanh(self.linear(x))
-
-
-def model():
-    torch.manual_seed(0)
-    return Scaled()
-
-
-x, y = torch.randn(20, 2, generator=torch.Generator().manual_seed(1)), torch.arange(20) % 3
-
-
-def problem():
-    return ModuleProblem(model(), x, y)
-"""
-
-
-@pytest.mark.slow
-def test_a_parameter_that_is_a_number(beside_the_user: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A gain without axes is measured like any parameter, by itself and in the whole Hessian."""
-    Path("mine.py").write_text(NUMBER)
-    mine = foreign.executed(NUMBER)
-    monkeypatch.setitem(MINE, "x", mine["x"])
-    monkeypatch.setitem(MINE, "y", mine["y"])
-    net = mine["model"]()
-    optimizer = torch.optim.Adam(net.parameters(), lr=0.05)
-    trained(net, optimizer, Path("run.h5"))
-    argv = ["hessian", "run.h5", "--problem", "mine.py:problem", "--steps", "6", "--blocks", "gain", "all"]
-    assert cli.run([*argv, "--verify", "--quiet"]) == 0
-    row = HessianReader("run.hessian.h5").row(6)
-    assert row["sharpness_gd"] == pytest.approx(preconditioned(net, optimizer, False), rel=1e-6)
-    assert row["sharpness_adam"] == pytest.approx(preconditioned(net, optimizer, True), rel=1e-4)
-    net = net.double().requires_grad_(False)
-
-    def value(gain: torch.Tensor) -> torch.Tensor:
-        return F.cross_entropy(torch.func.functional_call(net, {"gain": gain}, (mine["x"].double(),)), mine["y"])
-
-    curvature, slope = torch.func.hessian(value)(net.gain).item(), torch.func.grad(value)(net.gain).item()
-    assert row["eigenvalues"][0, :, 0].tolist() == pytest.approx([curvature, curvature], rel=1e-9)
-    assert row["grad_norm"][0] == pytest.approx(abs(slope), rel=1e-9)
-
-
 @pytest.mark.slow
 def test_what_is_stored(tmp_path: Path) -> None:
     """Learning rates as they change, 0 for what is frozen or not given to the optimiser; moments bit for bit."""

@@ -8,8 +8,6 @@ import os
 import resource
 import shutil
 import signal
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from functools import partial
@@ -18,59 +16,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers.apart import MEMORY, Kill, Killed, stopping
-from helpers.privileges import without_privileges
 from helpers.recording import move, small, states
 from helpers.refusals import warned
 from torch import nn
 
 from landscape import Recorder
-from landscape.cli import main as cli
 from landscape.files.runs import RunReader
 from landscape.files.writing import is_written
-
-LOOP = """
-import sys, torch
-from landscape import Recorder
-torch.manual_seed(0)
-model = torch.nn.Sequential(torch.nn.Linear(40, 50), torch.nn.Tanh(), torch.nn.Linear(50, 40))
-with Recorder(sys.argv[1], model, resume=True) as recorder:
-    start = recorder.steps[-1] + 1 if recorder.steps else 0
-    for step in range(start, start + 100_000):
-        with torch.no_grad():
-            for p in model.parameters():
-                p.fill_(step)
-        recorder.checkpoint(step)
-        recorder.metrics(step, loss=step)
-        print(step, flush=True)
-"""
-
-
-@pytest.mark.long
-def test_what_was_recorded_survives_sigkill(tmp_path: Path) -> None:
-    """A training killed three times, after dozens of rows each: all that it said it stored is there, and it resumes."""
-    path, last = tmp_path / "run.h5", -1
-    for kill in range(3):
-        with subprocess.Popen([sys.executable, "-c", LOOP, str(path)], stdout=subprocess.PIPE, text=True) as loop:
-            for line in loop.stdout or ():
-                last = int(line)
-                if last == 40 + 110 * kill:
-                    loop.send_signal(signal.SIGKILL)
-        found = states(path)
-        assert list(found)[: last + 1] == list(range(last + 1))
-        assert all((values == step).all() for step, row in found.items() for values in row.values())
-        with RunReader(path) as reader:
-            assert reader.metrics()["loss"].tolist() == list(reader.metrics()["metric_step"])
-    assert last >= 260
-    # What it left is trimmed; then nothing but the file is there.
-    assert cli.run(["check", str(path), "--repair"]) == 3
-    with Recorder(path, small_of(path), resume=True):
-        pass
-    assert [p.name for p in tmp_path.iterdir()] == ["run.h5"]
-
-
-def small_of(path: Path) -> nn.Module:
-    """A model that fits what LOOP records."""
-    return nn.Sequential(nn.Linear(40, 50), nn.Tanh(), nn.Linear(50, 40))
 
 
 def deaths(folder: Path) -> Iterator[tuple[set[int], set[int], Path]]:
@@ -152,57 +104,6 @@ def test_a_file_that_took_the_place_of_a_recording_stays_as_it_is(status: str, t
         assert path.read_bytes() == theirs
     assert states(moved).keys() == {0}
     assert sorted(p.name for p in tmp_path.iterdir()) == ["moved.h5", "run.h5"]
-
-
-def test_a_file_that_another_one_has_replaced(tmp_path: Path) -> None:
-    """Noticed at the next row; the other one stays as it is."""
-    path, other = tmp_path / "run.h5", tmp_path / "other.h5"
-    with Recorder(other, nn.Linear(3, 3)) as stranger:
-        stranger.checkpoint(7)
-    theirs = other.read_bytes()
-    with Recorder(path, small(), metrics=["loss"]) as recorder:
-        recorder.checkpoint(0)
-        other.replace(path)
-        warned(lambda: recorder.checkpoint(1), "run.h5 was moved, deleted or replaced while it was being written")
-        assert not recorder.metrics(1, loss=1)
-        assert not recorder.checkpoint(2)
-    assert path.read_bytes() == theirs
-    assert [p.name for p in tmp_path.iterdir()] == ["run.h5"]
-
-
-def test_a_file_that_is_deleted(tmp_path: Path) -> None:
-    """Noticed at the next checkpoint: a warning, and the training goes on."""
-    path = tmp_path / "run.h5"
-    with Recorder(path, small(), metrics=["loss"]) as recorder:
-        recorder.checkpoint(0)
-        path.unlink()
-        warned(lambda: recorder.checkpoint(1), "run.h5 was moved, deleted or replaced while it was being written")
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_folder_that_cannot_be_written_any_more(tmp_path: Path) -> None:
-    """There is room for rows, which come; what makes the file anew warns once, and works once it can."""
-    path, model = tmp_path / "run.h5", small()
-    with without_privileges(), Recorder(path, model, metrics=["loss"], expected=2) as recorder:
-        tmp_path.chmod(0o500)
-        try:
-            assert recorder.checkpoint(0)
-            warned(lambda: recorder.metrics(0, late=1), "lacks metric late: .*Permission denied")
-            assert recorder.metrics(0, loss=1, late=1)
-            assert recorder.checkpoint(1)
-            assert not recorder.checkpoint(2)
-            assert not recorder.checkpoint(3)
-        finally:
-            tmp_path.chmod(0o700)
-        assert recorder.checkpoint(4)
-        assert recorder.metrics(4, late=2)
-        tmp_path.chmod(0o500)
-        recorder.close()
-        tmp_path.chmod(0o700)
-    assert states(path).keys() == {0, 1, 4}
-    assert cli.run(["check", str(path), "--repair"]) == 3
-    with RunReader(path) as reader:
-        assert reader.metrics()["late"].tolist()[1:] == [2]
 
 
 def test_a_change_of_the_working_folder_leads_to_no_other_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -93,18 +93,6 @@ def test_a_signal_handler_does_not_write_within_a_call(
     assert states(path).keys() == {0, 1, 2}
 
 
-def test_a_recorder_that_was_forgotten_is_opened_again(tmp_path: Path) -> None:
-    """In the same process, such as a notebook that lost it to an error."""
-    path = tmp_path / "run.h5"
-    forgotten = Recorder(path, small())
-    forgotten.checkpoint(0)
-    del forgotten
-    assert not is_written(path)
-    with Recorder(path, small(), resume=True) as recorder:
-        assert recorder.checkpoint(1)
-    assert states(path).keys() == {0, 1}
-
-
 def fork(path: Path, pipe: Connection) -> None:
     """In a process of its own: record, and let a child try to; the `with` statement ends in both."""
     model = small()
@@ -138,32 +126,3 @@ def test_a_child_neither_records_nor_closes(tmp_path: Path) -> None:
     assert said[2] is True
     assert states(path).keys() == {0, 2}
     assert [p.name for p in tmp_path.iterdir()] == ["run.h5"]
-
-
-def die(path: Path, pipe: Connection) -> None:
-    """In a process of its own: record, leave a child behind that knows nothing of it, and die."""
-    recorder = Recorder(path, small())
-    recorder.checkpoint(0)
-    if not os.fork():
-        pipe.send("begun")
-        # Until the test closes its end.
-        pipe.poll(None)
-        os._exit(0)
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def test_a_child_keeps_no_lock_of_a_dead_parent(tmp_path: Path) -> None:
-    """Such as a loader of data that outlives a killed training: the next recording takes over at once."""
-    path = tmp_path / "run.h5"
-    pipe, theirs = SERVER.Pipe()
-    process = SERVER.Process(target=die, args=(path, theirs))
-    process.start()
-    theirs.close()
-    assert pipe.recv() == "begun"
-    process.join()
-    assert not is_written(path)
-    with Recorder(path, small(), resume=True) as recorder:
-        assert recorder.checkpoint(1)
-    # Only now the child learns that it may end.
-    pipe.close()
-    assert states(path).keys() == {0, 1}

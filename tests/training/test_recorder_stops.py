@@ -7,7 +7,6 @@ import itertools
 import os
 import signal
 import sys
-import threading
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -18,7 +17,6 @@ from helpers.recording import move, small, states
 from landscape import Recorder
 from landscape.cli import main as cli
 from landscape.files.runs import RunReader
-from landscape.signals import delayed_signals
 
 
 def loop(path: Path, last: int, change: int, is_handled: bool, pipe: Connection) -> None:
@@ -146,30 +144,3 @@ def test_ctrl_c_at_any_change_of_a_file(tmp_path: Path, monkeypatch: pytest.Monk
         assert status == ("complete" if len(stored) == 3 else "interrupted")
         assert [p.name for p in path.parent.iterdir()] == ["run.h5"]
     assert statuses == {"complete", "interrupted"}
-
-
-@pytest.mark.parametrize("numbers", [(signal.SIGTERM, signal.SIGINT), (signal.SIGINT, signal.SIGTERM)])
-def test_signals_come_after_the_block(numbers: tuple[signal.Signals, ...]) -> None:
-    """Then their own handlers have both, though one raises; other threads, and handlers of C code, are left alone."""
-    heard: list[str] = []
-
-    @delayed_signals()
-    def both() -> None:
-        for number in numbers:
-            signal.raise_signal(number)
-        heard.append("block")
-
-    before = signal.signal(signal.SIGTERM, lambda *_: heard.append("SIGTERM"))
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            both()
-        assert heard == ["block", "SIGTERM"]
-        thread = threading.Thread(target=delayed_signals()(lambda: heard.append("thread")))
-        thread.start()
-        thread.join()
-        assert heard[-1] == "thread"
-        signal.raise_signal(signal.SIGTERM)
-        assert heard[-1] == "SIGTERM"
-    finally:
-        signal.signal(signal.SIGTERM, before)
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

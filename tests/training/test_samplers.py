@@ -25,18 +25,3 @@ def test_frequency_aware_batches() -> None:
     share /= share.sum()
     sigma = np.sqrt(share * (1 - share) * 100_000)
     assert (abs(drawn - 100_000 * share) < 5 * sigma).all()
-
-
-def test_frequency_aware_batches_of_improbable_tokens() -> None:
-    """Products of their probabilities that are below all floats are in proportion, too; the last sample is not all."""
-    config = dataclasses.replace(TINY, sampler="frequency_aware")
-    tokens = make_data(config).subset(TRAIN)[0]
-    sampler = BatchSampler(config, tokens, 25)
-    sampler.probability = np.arange(1, 8) * 1e-200
-    drawn = np.bincount(np.concatenate([sampler.draw() for _ in range(4000)]), minlength=len(tokens))
-    share = (tokens + 1.0).prod(axis=1)
-    share /= share.sum()
-    sigma = np.sqrt(share * (1 - share) * 100_000)
-    assert (abs(drawn - 100_000 * share) < 5 * sigma).all()
-    sampler.probability = np.zeros(7)
-    assert len(set(np.concatenate([sampler.draw() for _ in range(40)]))) == len(tokens)

@@ -9,13 +9,9 @@ from typing import Any
 
 import pytest
 from conftest import TINY
-from helpers.hessians import analyse
 from helpers.run_files import contents, same_run
 
-from landscape.config import HessianConfig, TrainConfig
-from landscape.errors import FileError
-from landscape.training import group
-from landscape.training import member as members
+from landscape.config import TrainConfig
 from landscape.training.ensemble import ensemble
 from landscape.training.loop import train, train_ensemble
 
@@ -50,29 +46,3 @@ def test_each_run_is_the_run_alone(
     for path, member in runs.items():
         train(member, tmp_path / "alone.h5", overwrite=True, quiet=True)
         same_run(path, tmp_path / "alone.h5", 1e-5)
-
-
-def test_a_run_that_learned_from_other_data_is_refused(
-    config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As earlier versions trained all but the first of these runs."""
-    monkeypatch.setattr(group, "_in_common", lambda arrays: arrays[0])
-    runs = ensemble(config, tmp_path / "run.h5", 2)
-    train_ensemble(runs, quiet=True)
-    first, second = runs
-    settings = HessianConfig(blocks=("E",), k=1, device="cpu")
-    assert analyse(first, settings, quiet=True).steps
-    wrong = r"run-s1\.h5: the training loss at step \d+ is [\d.]+ on the data that it holds, but was [\d.]+ in training"
-    with pytest.raises(FileError, match=wrong) as refused:
-        analyse(second, settings, quiet=True)
-    assert "train it again: it learned from other data" in str(refused.value.hint)
-    assert not second.with_name("run-s1.hessian.h5").exists()
-    monkeypatch.undo()
-    more = {path: dataclasses.replace(of, steps=200) for path, of in runs.items()}
-    with pytest.raises(FileError, match=wrong):
-        train_ensemble(more, resume=True, quiet=True)
-    # What a run has learned since, from its own places, hides nothing.
-    monkeypatch.setattr(members, "require_own_data", lambda problem, reader: None)
-    train_ensemble(more, resume=True, quiet=True)
-    with pytest.raises(FileError, match=wrong):
-        analyse(second, settings, quiet=True)

@@ -25,8 +25,7 @@ from landscape.models.embedding_mlp.problem import plain_model
 from landscape.models.tasks import TEST, TRAIN, UNUSED, make_data
 from landscape.training import loop
 from landscape.training.loop import train, train_ensemble
-from landscape.training.samplers import BatchSampler
-from landscape.training.schedule import checkpoint_schedule
+from landscape.training.tables import checkpoint_schedule
 
 CPU = torch.device("cpu")
 
@@ -92,48 +91,6 @@ def test_uniform_is_exactly_even_where_it_can_be() -> None:
         assert set(np.bincount(tokens[:, slot], minlength=31)) == {10}
 
 
-@pytest.mark.parametrize("batch_size", ["full", 29])
-def test_full_batches_are_the_whole_training_set(batch_size: Any, tmp_path: Path) -> None:
-    """Whatever the sampler, a run in batches as large as the training set takes each pair once a step."""
-    found = []
-    for sampler in ("random", "frequency_aware"):
-        out = tmp_path / f"{sampler}.h5"
-        train(variant(sampler=sampler, batch_size=batch_size, sampler_every=5, steps=20), out, quiet=True)
-        with RunReader(out) as reader:
-            assert len(np.flatnonzero(reader.data()["split"] == TRAIN)) == 29
-            found.append(reader.checkpoint(20))
-    for name, parameter in found[0].items():
-        np.testing.assert_array_equal(parameter, found[1][name])
-
-
-@pytest.mark.parametrize("sampler", ["random", "frequency_aware"])
-def test_sampler_state_is_complete(sampler: Any) -> None:
-    """Restored in the middle of an epoch, a sampler draws the same batches."""
-    config = variant(sampler=sampler)
-    tokens = make_data(config).subset(TRAIN)[0]
-    first, second = (BatchSampler(config, tokens, 8) for _ in range(2))
-    for _ in range(5):
-        first.draw()
-    second.restore(first.state())
-    for _ in range(9):
-        np.testing.assert_array_equal(first.draw(), second.draw())
-
-
-@pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("activation", ["relu", "gelu", "tanh", "quadratic"])
-@pytest.mark.parametrize(
-    ("model", "tokens"), [("embedding", 2), ("embedding", 4), ("onehot", 4), ("tables", 4), ("scalar", 2)]
-)
-def test_tables_change_nothing_but_rounding(model: Any, tokens: Any, activation: Any, bias: bool) -> None:
-    """The model through its tables equals Embedding -> Flatten -> Linear -> activation -> Linear."""
-    config = variant(model=model, tokens=tokens, activation=activation, bias=bias, dtype="float64")
-    mine = MLP(config)
-    plain, named = plain_model(config, {n: p.detach().numpy() for n, p in mine.named_parameters()}, CPU)
-    assert set(named) == {n for n, _ in mine.named_parameters()}
-    x = torch.from_numpy(make_data(config).tokens).long()
-    torch.testing.assert_close(mine(x), plain(x), rtol=1e-12, atol=1e-12)
-
-
 def test_initialisation_is_pytorchs() -> None:
     """E ~ N(0, 1), W uniform within 1/sqrt(fan_in), each times its scale; sigma_max as the paper's set-up has it."""
     model = MLP(preset("paper")).requires_grad_(False)
@@ -144,41 +101,6 @@ def test_initialisation_is_pytorchs() -> None:
     scaled = MLP(dataclasses.replace(preset("paper"), init_scale_E=0.5, init_scale_W=3.0))
     torch.testing.assert_close(scaled.E.detach(), model.E * 0.5)
     torch.testing.assert_close(scaled.W.detach(), model.W * 3.0)
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [{"optimizer": "sgd", "momentum": 0.9, "lr": 0.1}, {"optimizer": "adam"}, {"optimizer": "adamw"}],
-    ids=["sgd", "adam", "adamw"],
-)
-def test_ten_steps_equal_a_plain_torch_loop(changes: dict[str, Any], tmp_path: Path) -> None:
-    """Full-batch training equals torch.optim on an ordinary model with its own learning rate for E."""
-    config = variant(**changes, batch_size="full", lr_ratio=3.0, dtype="float64", steps=10, checkpoint_every=10)
-    train(config, tmp_path / "r.h5", quiet=True)
-    with RunReader(tmp_path / "r.h5") as reader:
-        first, last = reader.checkpoint(0), reader.checkpoint(10)
-    model, named = plain_model(config, first, CPU)
-    x, y = (torch.from_numpy(a).long() for a in make_data(config).subset(TRAIN))
-    groups = [{"params": [named["E"]], "lr": 3 * config.lr}, {"params": [p for n, p in named.items() if n != "E"]}]
-    kind = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[config.optimizer]
-    extra = {"momentum": config.momentum} if config.optimizer == "sgd" else {}
-    optimizer = kind(groups, lr=config.lr, weight_decay=config.weight_decay, **extra)
-    for _ in range(10):
-        optimizer.zero_grad()
-        nn.functional.cross_entropy(model(x), y).backward()
-        optimizer.step()
-    for name, value in last.items():
-        np.testing.assert_allclose(value, named[name].detach().numpy(), rtol=1e-9, atol=1e-11)
-
-
-@pytest.mark.parametrize("frozen", ["E", "W"])
-def test_a_frozen_matrix_stays(frozen: Any, tmp_path: Path) -> None:
-    """The frozen matrix is the same to the last bit, the others move; its learning rate is recorded as 0."""
-    train(variant(freeze=frozen), tmp_path / "r.h5", quiet=True)
-    with RunReader(tmp_path / "r.h5") as reader:
-        first, last = reader.checkpoint(0), reader.checkpoint(60)
-        assert set(reader.metrics()[f"lr_{frozen}"]) == {0.0}
-    assert {n for n in first if (first[n] == last[n]).all()} == {frozen}
 
 
 def test_policy_prop41(tmp_path: Path) -> None:
@@ -238,19 +160,6 @@ def test_metrics_are_what_the_checkpoints_say(tiny_run: Path) -> None:
             assert row["effective_rank"] == pytest.approx(np.exp(entropy(singular)), rel=1e-5)
             norms = named["E"].detach().norm(dim=1).numpy()
             np.testing.assert_allclose(tokens["embedding_norm"][tokens["step"] == step][0], norms, rtol=1e-5)
-
-
-@pytest.mark.slow
-def test_f_E_of_random_batches(tmp_path: Path) -> None:
-    """Mini-batches hold a token about as often as theory says, 1 - (1 - 1/p)^(2B), within 10 %."""
-    config = variant(p=23, batch_size=8, steps=300, embed_dim=2, hidden=2)
-    train(config, tmp_path / "r.h5", quiet=True)
-    with RunReader(tmp_path / "r.h5") as reader:
-        assert reader.metrics()["f_E"][-1] == pytest.approx(1 - (1 - 1 / 23) ** 16, rel=0.1)
-        count, grad_norm = reader.tokens()["count"], reader.tokens()["grad_norm"]
-    assert (np.diff(count, axis=0) >= 0).all()
-    assert (np.diff(grad_norm, axis=0) >= 0).all()
-    assert (grad_norm[-1] > 0).all()
 
 
 def test_checkpoint_schedules_are_united() -> None:
@@ -314,19 +223,6 @@ def test_two_hundred_steps_are_one_hundred_and_resume(changes: dict[str, Any], t
 
 
 @pytest.mark.slow
-def test_a_signal_before_the_first_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run that is interrupted before it begins is resumed like any other."""
-    whole, broken = tmp_path / "whole.h5", tmp_path / "broken.h5"
-    with monkeypatch.context() as patch:
-        begin = loop._train_all
-        patch.setattr(loop, "_train_all", lambda *args: (signal.raise_signal(signal.SIGINT), begin(*args)))
-        assert train(TINY, broken, quiet=True).status == "interrupted"
-    train(TINY, broken, resume=True, quiet=True)
-    train(TINY, whole, quiet=True)
-    same_file(whole, broken)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("stop", [None, 0.9])
 def test_a_changed_stop_holds_though_killed_at_once(
     stop: float | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -360,16 +256,6 @@ def test_resume_after_a_signal(number: signal.Signals, tmp_path: Path) -> None:
     assert cli.run([*command, str(broken), "--resume"]) == 0
     assert cli.run([*command, str(whole)]) == 0
     same_file(whole, broken)
-
-
-@pytest.mark.slow
-def test_the_quick_preset_groks(tmp_path: Path) -> None:
-    """Training accuracy 99 % comes long before test accuracy 95 %, within the preset's steps."""
-    summary = train(preset("quick"), tmp_path / "quick.h5", quiet=True)
-    assert summary.memorise_step is not None
-    assert summary.grok_step is not None
-    assert summary.grok_step > 2 * summary.memorise_step
-    assert summary.test_accuracy >= 0.95
 
 
 @pytest.mark.slow

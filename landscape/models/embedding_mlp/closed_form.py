@@ -1,8 +1,17 @@
-"""Closed-form Hessian blocks of the embedding MLP (facts F1 to F6), dense, for embeddings and for tables."""
+"""Closed-form Hessian blocks of the embedding MLP, dense.
+
+With p_n the softmax of sample n, r_n = (p_n - y_n)/N, A_n = (diag(p_n) - p_n p_n^T)/N and D_n = diag(phi'(pre_n)), the
+curvature of the loss by pre_n is M_n = D_n V^T A_n V D_n + diag(phi''(pre_n) * V^T r_n). By the chain rule
+
+    H_{E[t]E[t']} = sum over n, k, k' with x_nk = t and x_nk' = t' of W_k^T M_n W_k'
+    H_{W_k W_k'}  = sum over n of M_n (x) E[x_nk] E[x_nk']^T
+
+and H_EW is the same contraction of W_k^T M_n with E[x_nk'], plus dL/dpre_n (x) I_d on each pair of E[x_nk] and W_k.
+Samples with equal tokens are summed first.
+"""
 
 from __future__ import annotations
 
-import abc
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -44,6 +53,18 @@ def derivatives(phi: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Tensor, Ten
     return value.detach(), first.detach(), second
 
 
+_SUMS_BYTES = 1 << 24
+_PARTS = {"E": ("E",), "W": ("W", "b1"), "V": ("V", "b2")}
+
+
+def by_token(slot: Tensor) -> Iterator[tuple[int, Tensor | slice]]:
+    """Tokens that occur in a slot (n,) with the samples that contain them, as a slice where contiguous."""
+    for t in slot.unique().tolist():
+        of = (slot == t).nonzero()[:, 0]
+        first, last = int(of[0]), int(of[-1])
+        yield t, slice(first, last + 1) if last - first == len(of) - 1 else of
+
+
 _CHUNK_BYTES = 1 << 29
 _CACHE_BYTES = 1 << 22
 
@@ -68,12 +89,13 @@ class Samples:
         return Samples(*(getattr(self, f.name)[at] for f in dataclasses.fields(self)))
 
 
-class ClosedForm(abc.ABC):
-    """Second derivatives of mean cross-entropy for logits = V phi(sum_k T_k[x_k] + b1) + b2.
+class EmbeddingMLP:
+    """Second derivatives of mean cross-entropy for logits = V phi(sum_k T_k[x_k] + b1) + b2 with T_k = E W_k^T.
 
-    params: W, which the tables T_k come from, V (C, h) and optionally b1 (h,), b2 (C,), all of one precision;
-    tokens (N, s), labels (N,); `activation` elementwise and twice differentiable almost everywhere. gauss_newton:
-    J^T (d2 loss / d logits2) J instead, which is what is left without the residuals.
+    params: W (h, s d), V (C, h) and optionally E (token, d), b1 (h,), b2 (C,), all of one precision; tokens (N, s),
+    labels (N,); `activation` elementwise and twice differentiable almost everywhere. gauss_newton: J^T (d2 loss /
+    d logits2) J instead, which is what is left without the residuals. vectors: constant inputs (token, d) of a network
+    without E, one-hot ones the identity.
     """
 
     def __init__(
@@ -83,8 +105,11 @@ class ClosedForm(abc.ABC):
         labels: Tensor,
         activation: Callable[[Tensor], Tensor],
         gauss_newton: bool = False,
+        vectors: Tensor | None = None,
     ) -> None:
         self.gauss_newton = gauss_newton
+        self.E = params["E"] if vectors is None else vectors
+        self.vocabulary, self.d = self.E.shape
         # Sorted by first token, samples that share it are contiguous and need no copy.
         order = tokens[:, 0].argsort(stable=True)
         self.params, self.tokens, self.labels, self.activation = dict(params), tokens[order], labels[order], activation
@@ -192,54 +217,6 @@ class ClosedForm(abc.ABC):
         both = torch.einsum("nj,nl->njl", c.phi, c.phi).flatten(1)
         H += (softmax_slopes(c.p).flatten(1).T @ both).view(C, C, m, m).transpose(1, 2) / len(self.tokens)
 
-    @abc.abstractmethod
-    def _inputs(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Inputs z of W at tokens (n, s), with one for b1, and what comes of them without b1, (n, h)."""
-
-    @abc.abstractmethod
-    def _add_slice(self, blocks: Mapping[str, Tensor], c: Samples, M: Tensor, at: slice) -> None:
-        """EE, EW and WW of rows `at` of M_n, (n, row, h)."""
-
-    @abc.abstractmethod
-    def _add_WV(self, H: Tensor, c: Samples) -> None:
-        """H [hidden j, input a, class c, hidden l]."""
-
-    def _shape(self, part: str) -> tuple[int, int]:
-        if part == "W":
-            return self.h, self.W.shape[1] + ("b1" in self.biases)
-        return self.C, self.h + ("b2" in self.biases)
-
-
-_PARTS = {"E": ("E",), "W": ("W", "b1"), "V": ("V", "b2")}
-
-
-def by_token(slot: Tensor) -> Iterator[tuple[int, Tensor | slice]]:
-    """Tokens that occur in a slot (n,) with the samples that contain them, as a slice where contiguous."""
-    for t in slot.unique().tolist():
-        of = (slot == t).nonzero()[:, 0]
-        first, last = int(of[0]), int(of[-1])
-        yield t, slice(first, last + 1) if last - first == len(of) - 1 else of
-
-
-_SUMS_BYTES = 1 << 24
-
-
-class EmbeddingMLP(ClosedForm):
-    """T_k = E W_k^T: E (token, d), W (h, s d) among the parameters, or `vectors` (token, d) in the place of E."""
-
-    def __init__(
-        self,
-        params: Mapping[str, Tensor],
-        tokens: Tensor,
-        labels: Tensor,
-        activation: Callable[[Tensor], Tensor],
-        gauss_newton: bool = False,
-        vectors: Tensor | None = None,
-    ) -> None:
-        super().__init__(params, tokens, labels, activation, gauss_newton)
-        self.E = params["E"] if vectors is None else vectors
-        self.vocabulary, self.d = self.E.shape
-
     def _inputs(self, x: Tensor) -> tuple[Tensor, Tensor]:
         z = self.E[x].flatten(1)
         pre = z @ self.W.T
@@ -306,35 +283,8 @@ class EmbeddingMLP(ClosedForm):
         H[j, :, :, j] += torch.einsum("nc,nj,na->jac", c.r, c.D, c.z)
 
     def _shape(self, part: str) -> tuple[int, int]:
-        return (self.vocabulary, self.d) if part == "E" else super()._shape(part)
-
-
-class TableMLP(ClosedForm):
-    """Each slot of a sample takes one column of W (h, s token), and b1 is a column that all samples take.
-
-    Inputs z are the numbers of these columns: the Hessian by two columns is a sum over the samples that take both.
-    """
-
-    def _inputs(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        width = self.W.shape[1]
-        columns = x + torch.arange(0, width, width // self.slots, device=x.device)
-        pre = torch.nn.functional.embedding_bag(columns, self.W.T.contiguous(), mode="sum")
-        return torch.cat([columns, torch.full_like(x[:, :1], width)], 1) if "b1" in self.biases else columns, pre
-
-    def _add_slice(self, blocks: Mapping[str, Tensor], c: Samples, M: Tensor, at: slice) -> None:
-        """H [hidden j, column a, hidden l, column b], of which each j and a has its turn once."""
-        H = blocks["WW"][at]
-        for taken in c.z.T:
-            for a, of in by_token(taken):
-                sums, some = self.V.new_zeros(H.shape[3], M[0].numel()), M[of].flatten(1)
-                for columns in c.z[of].T:
-                    sums.index_add_(0, columns, some)
-                H[:, a] = sums.view(-1, *M[0].shape).permute(1, 2, 0)
-
-    def _add_WV(self, H: Tensor, c: Samples) -> None:
-        _, B = self._VD_and_B(c)
-        j = torch.arange(self.h, device=H.device)
-        for taken in c.z.T:
-            for a, of in by_token(taken):
-                H[:, a] += (B[of].flatten(1).T @ c.phi[of]).view(self.C, self.h, -1).transpose(0, 1)
-                H[j, a, :, j] += c.D[of].T @ c.r[of]
+        if part == "E":
+            return self.vocabulary, self.d
+        if part == "W":
+            return self.h, self.W.shape[1] + ("b1" in self.biases)
+        return self.C, self.h + ("b2" in self.biases)

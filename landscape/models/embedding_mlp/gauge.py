@@ -13,13 +13,18 @@ from landscape.errors import ArgumentError
 
 
 class GaugeTangent(Spanned):
-    """The tangent space of E -> E A, W_k -> W_k A^{-T}: vectors (-E X^T, W_k X) for X of shape (d, d).
+    """The tangent space of E -> E A, W_k -> W_k A^{-T}: vectors (-E X^T, W_k X) for X of shape (d, d) (F7).
 
-    params: E (V, d), W (h, s d) and whatever else the block `names` holds, in the order of its rows. With
-    E = sum_j s_j u_j l_j^T and W_k stacked = sum_i t_i w_i r_i^T those of X = r_i l_j^T are orthogonal to each other,
-    (-s_j u_j r_i^T, t_i w_i l_j^T), so that their projector is O(n d), without a basis of d^2 vectors. A direction is
-    dead in E or in W where it moves that by no more than rounding. Raises ArgumentError for a block without E or W, and
-    for shapes that do not belong together.
+    With E = sum_j s_j u_j l_j^T and W_k stacked = sum_i t_i w_i r_i^T, the vectors of X = r_i l_j^T are orthogonal:
+    (-s_j u_j r_i^T, t_i w_i l_j^T). Their projector is therefore O(n d), without a basis of d^2 vectors. A direction is
+    left out if it moves E or W by no more than rounding.
+
+    Args:
+        params: E (V, d), W (h, s d) and the other parameters of the block.
+        names: the parameters of the block, in the order of its rows.
+
+    Raises:
+        ArgumentError: for a block without E or W, and for shapes that do not belong together.
     """
 
     shown = ("dimension", "names")
@@ -90,8 +95,14 @@ def _factors(M: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 class SoftmaxShift(Directions):
     """V -> V + 1 c^T and b2 -> b2 + c_0: exact null vectors of cross-entropy at every point (F9).
 
-    params: V (C, h) and whatever else the block `names` holds. h dimensions for V, one more for b2. Raises
-    ArgumentError for names that are not there.
+    There are h dimensions for V and one more for b2.
+
+    Args:
+        params: V (C, h) and the other parameters of the block.
+        names: the parameters of the block, in the order of its rows.
+
+    Raises:
+        ArgumentError: for names that are not there.
     """
 
     shown = ("dimension", "names")

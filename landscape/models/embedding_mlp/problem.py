@@ -16,11 +16,11 @@ from landscape.config import TrainConfig
 from landscape.curvature.operators import BlockOperator, Directions, Spanned
 from landscape.curvature.part import taken
 from landscape.models.embedding_mlp.blocks import BALANCED, BLOCKS, DEFAULT_BLOCKS, PAIRS, PARAMETERS, PARTS
-from landscape.models.embedding_mlp.closed_form import ClosedForm, EmbeddingMLP, TableMLP
+from landscape.models.embedding_mlp.closed_form import EmbeddingMLP
 from landscape.models.embedding_mlp.gauge import GaugeTangent, SoftmaxShift, Together, Unseen, unseen_inputs
 from landscape.models.embedding_mlp.networks import MLP
-from landscape.models.embedding_mlp.products import EmbeddingHessian, Factors, Passes, Tables
-from landscape.models.problem import Arrays, ParameterSpec, Plain, joint, shapes_of
+from landscape.models.embedding_mlp.products import EmbeddingHessian, Passes
+from landscape.models.problem import Arrays, ParameterSpec, Plain, Structure, joint, shapes_of
 from landscape.models.rows import located
 from landscape.models.trained import TrainedProblem
 
@@ -113,7 +113,6 @@ def _coupled(op: EmbeddingHessian, count: int) -> tuple[Tensor, int]:
     Whole eigenspaces are used: a search would have to find any omitted direction within its cluster.
     """
     at, layer = op.passes, op.passes.layer
-    assert isinstance(layer, Factors)
     E, d = layer.E, layer.d
     U, sigma, v = torch.linalg.svd(at.table_gradient(), full_matrices=False)
     rank = min(4, int((sigma >= sigma[0] / 2).sum()))
@@ -148,13 +147,10 @@ def _unseen(at: Passes, count: int) -> Tensor:
 class EmbeddingMLPProblem(TrainedProblem):
     """A run of `landscape train`: learned embeddings, one-hot tokens or tables, or the tokens' numbers (cf. `Problem`).
 
-    All but the first are without E; vectors: what takes its place where the tokens' numbers do, (token, 1).
+    All but the first are without E; vectors: the constant inputs that take its place, (token, d).
     """
 
-    blocks: Mapping[str, tuple[str, ...]]
-    pairs: Sequence[tuple[str, str]]
-    parts: Mapping[str, tuple[str, ...]] = PARTS
-    balanced: tuple[str, str] | None
+    parts = PARTS
 
     def __init__(self, train: TrainConfig, data: Arrays, device: torch.device, chunk_size: int) -> None:
         super().__init__(train, data, device, chunk_size)
@@ -165,8 +161,9 @@ class EmbeddingMLPProblem(TrainedProblem):
         self.pairs = tuple(pair for pair in PAIRS if joint(pair) in self.blocks)
         self.default_blocks = tuple(b for b in DEFAULT_BLOCKS if b in self.blocks)
         self.balanced = BALANCED if set(BALANCED) <= shapes.keys() else None
-        numbers = torch.arange(train.num_tokens, dtype=torch.float64, device=device)[:, None]
-        self.vectors = numbers if train.model == "scalar" else None
+        numbers = torch.arange(train.num_tokens, dtype=torch.float64, device=device)
+        inputs = numbers[:, None] if train.model == "scalar" else torch.diag(torch.ones_like(numbers))
+        self.vectors = None if "E" in shapes else inputs
 
     def network(self) -> MLP:
         return MLP(self.train)
@@ -187,13 +184,13 @@ def blocks_of(parameters: Sequence[str]) -> dict[str, tuple[str, ...]]:
     return {b: names for b, names in found.items() if b == "all" or names == BLOCKS[b]}
 
 
-class MLPStructure:
+class MLPStructure(Structure):
     """Products, dense blocks, starts, null vectors and bounds of the MLP at one point (cf. `Structure`)."""
 
     def __init__(self, problem: EmbeddingMLPProblem, params: Mapping[str, Tensor], decay: float) -> None:
         self.problem, self.params, self.decay = problem, params, decay
         self.activation = ACTIVATIONS[problem.train.activation]
-        self._closed: dict[bool, ClosedForm] = {}
+        self._closed: dict[bool, EmbeddingMLP] = {}
 
     @functools.cached_property
     def _passes(self) -> Passes:
@@ -214,16 +211,12 @@ class MLPStructure:
         if any(bias in names and matrix not in names for bias, matrix in (("b1", "W"), ("b2", "V"))):
             return None
         if gauss_newton not in self._closed:
-            self._closed[gauss_newton] = self._closed_form(gauss_newton)
+            at = self.problem
+            known = self.params, at.tokens, at.labels, self.activation, gauss_newton, at.vectors
+            self._closed[gauss_newton] = EmbeddingMLP(*known)
         matrix = self._closed[gauss_newton].hessian(names)
         matrix.diagonal().add_(self.decay)
         return matrix
-
-    def _closed_form(self, gauss_newton: bool) -> ClosedForm:
-        at = self.problem
-        known = self.params, at.tokens, at.labels, self.activation, gauss_newton
-        has_tables = "E" not in self.params and at.vectors is None
-        return TableMLP(*known) if has_tables else EmbeddingMLP(*known, at.vectors)
 
     def starts(self, names: Sequence[str], k: int) -> tuple[Tensor | None, int]:
         """Start vectors for the low end of a block."""
@@ -234,9 +227,8 @@ class MLPStructure:
         if self.decay:
             return None
         found: list[Directions] = [SoftmaxShift(self.params, names)] if "V" in names else []
-        layer = self._passes.layer
-        if "W" in names and isinstance(layer, Tables):
-            found.append(Unseen(layer.inputs(self.problem.tokens), self.params, names))
+        if "W" in names and self.problem.train.model in ("onehot", "tables"):
+            found.append(Unseen(self._passes.layer.inputs(self.problem.tokens), self.params, names))
         return Together(found) if found else None
 
     def gauge(self, names: Sequence[str]) -> Spanned | None:

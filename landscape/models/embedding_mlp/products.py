@@ -19,14 +19,16 @@ Parts = dict[str, Tensor]
 class Factors:
     """T_k = E W_k^T; E (token, d) is a parameter or a constant, W (h, s d).
 
-    vocabulary, slots, h: numbers of tokens, slots and hidden units; names: the parameters that the tables come from.
+    vocabulary, slots, h: numbers of tokens, slots and hidden units.
     """
+
+    names = frozenset({"E", "W"})
+    """The parameters that the tables come from."""
 
     def __init__(self, E: Tensor, W: Tensor) -> None:
         self.E, self.d = E, E.shape[1]
         self.W_k = W.split(self.d, dim=1)
         self.vocabulary, self.slots, self.h = len(E), len(self.W_k), len(W)
-        self.names = frozenset({"E", "W"})
 
     def inputs(self, tokens: Tensor) -> Tensor:
         """What W is applied to at tokens (n, s), as (n, columns of W)."""
@@ -82,50 +84,6 @@ class Factors:
         return v["W"][:, :, k * self.d : (k + 1) * self.d]
 
 
-class Tables:
-    """W = [T_1^T ... T_s^T], shape (h, s token): the tables are parameters; all else as of `Factors`."""
-
-    def __init__(self, W: Tensor, slots: int) -> None:
-        self.W, self.slots, self.h = W.view(len(W), slots, -1), slots, len(W)
-        self.vocabulary = self.W.shape[2]
-        self.names = frozenset({"W"})
-
-    def inputs(self, tokens: Tensor) -> Tensor:
-        return torch.nn.functional.one_hot(tokens, self.vocabulary).to(self.W).flatten(1)
-
-    def table(self, k: int) -> Tensor:
-        return self.W[:, k].T
-
-    def moved(self, v: Mapping[str, Tensor], k: int, tokens: slice) -> Tensor:
-        rows: Tensor = v["W"].unflatten(2, (self.slots, -1))[:, :, k, tokens]
-        return rows.mT.clone(memory_format=torch.contiguous_format)
-
-    def gradients(
-        self,
-        v: Mapping[str, Tensor],
-        rows: Sequence[str],
-        moved: Mapping[int, Tensor],
-        fixed: Mapping[int, int],
-        total: Tensor,
-        G: Sequence[Tensor],
-    ) -> Parts:
-        if "W" not in rows:
-            return {}
-        dW = total.new_zeros(len(total), *self.W.shape)
-        for k in range(self.slots):
-            if k in moved:
-                dW[:, :, k] = moved[k].mT
-            else:
-                dW[:, :, k, fixed[k]] = total
-        return {"W": dW.flatten(2)}
-
-
-def first_layer(params: Mapping[str, Tensor], slots: int, vectors: Tensor | None) -> Factors | Tables:
-    """That of a network; vectors: constant inputs (token, d) in the place of E. Without E or these it is tables."""
-    E = params.get("E", vectors)
-    return Tables(params["W"], slots) if E is None else Factors(E, params["W"])
-
-
 _CACHE, _DEVICE = 4 << 20, 1 << 30
 """Bytes of one (vector, sample, hidden) array, so that a few of them stay in a CPU's cache."""
 _TOGETHER = 1 << 19
@@ -179,8 +137,8 @@ class EmbeddingHessian(BlockOperator):
 class Passes:
     """The forward and backward pass at the parameters, which all products share.
 
-    params: E (token, d) and W (h, s d), or W alone (`first_layer`), V (C, h) and optionally b1 (h,), b2 (C,), all of
-    one precision; tokens (N, s), labels (N,); vectors: constant inputs (token, d) in the place of E. Kept are
+    params: W (h, s d), V (C, h) and optionally E (token, d), b1 (h,), b2 (C,), all of one precision; tokens (N, s),
+    labels (N,); vectors: constant inputs (token, d) of a network without E, one-hot ones the identity. Kept are
     3 h + 2 C numbers a sample; the first layer goes through its tables T_k (theory.md, section 1). p, share, r (C, N):
     probabilities, p / N and dL/dlogits, with the samples last, which is fastest for BLAS and sums over classes;
     D (N, h): slopes of the activation; G: dL/dT_k (token, h) by slot.
@@ -197,7 +155,7 @@ class Passes:
         keep_freed_memory()
         self.again = functools.partial(Passes, params, tokens, labels, activation, vectors)
         self.params, self.V, self.tokens, self.N = dict(params), params["V"], tokens, len(tokens)
-        self.layer = first_layer(params, tokens.shape[1], vectors)
+        self.layer = Factors(params["E"] if vectors is None else vectors, params["W"])
         self.slots, self.vocabulary, self.h = self.layer.slots, self.layer.vocabulary, self.layer.h
         # A slot with a constant token, such as `op` and `=`, adds the same to every sample.
         self.fixed = {k: int(tokens[0, k]) for k in range(self.slots) if bool((tokens[:, k] == tokens[0, k]).all())}

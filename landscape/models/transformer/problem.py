@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
@@ -18,11 +18,6 @@ from landscape.models.transformer.structure import TransformerStructure
 
 class TransformerProblem(TrainedProblem):
     """A run of `landscape train --model transformer` (cf. `Problem`); products take automatic differentiation."""
-
-    blocks: Mapping[str, tuple[str, ...]]
-    pairs: Sequence[tuple[str, str]]
-    parts: Mapping[str, tuple[str, ...]]
-    balanced: tuple[str, str] | None = None
 
     def __init__(self, train: TrainConfig, data: Arrays, device: torch.device, chunk_size: int) -> None:
         super().__init__(train, data, device, chunk_size)

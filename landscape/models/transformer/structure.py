@@ -15,9 +15,10 @@ from torch import Tensor
 from landscape.config import TrainConfig
 from landscape.curvature.losses import cross_entropy
 from landscape.curvature.objective import differentiable, gradients
-from landscape.curvature.operators import Directions, Spanned
+from landscape.curvature.operators import Directions
 from landscape.curvature.vectors import symmetrised
 from landscape.models.embedding_mlp.closed_form import derivatives, residuals, softmax_slopes
+from landscape.models.problem import Structure
 from landscape.models.transformer.model import Transformer, layer_norm, load_model, sinusoids
 
 
@@ -428,7 +429,7 @@ _MOST = 1 << 13
 """Parameters of a model whose columns are kept for all blocks of a checkpoint: half a gigabyte."""
 
 
-class TransformerStructure:
+class TransformerStructure(Structure):
     """What is known of a Transformer at one point (cf. `Structure`); products take automatic differentiation.
 
     A dense block is put together from columns of the whole Hessian, each of which is computed once and in one way
@@ -445,9 +446,6 @@ class TransformerStructure:
         self._size = sum(p.numel() for p in params.values())
         self._found: dict[tuple[str, bool], Tensor] = {}
 
-    def operator(self) -> None:
-        """Automatic differentiation has to do."""
-
     def dense(self, names: Sequence[str], gauss_newton: bool = False) -> Tensor | None:
         """A diagonal block or its Gauss-Newton part; None where it takes more columns than may be kept."""
         if self._size > _MOST and not self._late.keys() >= set(names):
@@ -456,22 +454,10 @@ class TransformerStructure:
         matrix.diagonal().add_(self.decay)
         return matrix
 
-    def starts(self, names: Sequence[str], k: int) -> tuple[Tensor | None, int]:
-        """No start is known to be near."""
-        return None, 0
-
     def null_vectors(self, names: Sequence[str]) -> Directions | None:
         """Those of the data loss alone, which decay moves (F17)."""
         found = null_vectors(self.train, self._params, self.tokens, names)
         return found if found.dimension and not self.decay else None
-
-    def gauge(self, names: Sequence[str]) -> Spanned | None:
-        """Not derived for a Transformer."""
-        return None
-
-    def bounds(self, names: Sequence[str]) -> Mapping[str, float]:
-        """Nothing is known beforehand."""
-        return {}
 
     def _piece(self, a: str, b: str, gauss_newton: bool) -> Tensor:
         """d2 L / (d a d b), to the last bit the transpose of d2 L / (d b d a)."""

@@ -1,4 +1,4 @@
-"""The tables of docs/format.md, made from the schemas in the package; the prose around them is written by hand."""
+"""Print docs/fields.md with its tables of datasets, which are made from the schemas in the package."""
 
 from __future__ import annotations
 
@@ -12,40 +12,38 @@ from landscape.measure.fields import (
     ROOT,
     critical_table,
     density_table,
-    search_table,
     spectrum_table,
     vectors_table,
 )
 from landscape.models.embedding_mlp.blocks import PARAMETERS
 from landscape.training.tables import TABLES
 
-PAGE = Path(__file__).with_name("format.md")
-MADE = re.compile(r"(<!-- made: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
+PAGE = Path(__file__).with_name("fields.md")
+PLACE = re.compile(r"<!-- made: (\S+) -->")
 ONLY = {"E": "only with `--model embedding`", "b1": "not with `--no-bias`", "b2": "not with `--no-bias`"}
-CRITICAL, SEARCH = critical_table(PARAMETERS), search_table(PARAMETERS)
+CRITICAL = critical_table(PARAMETERS)
 HEAD = ("dataset", "axes", "type", "units", "meaning", "formula")
 
 
 def generate(page: str) -> str:
-    """The page with what stands between `made: NAME` and `end` made anew; each part must have its one place."""
-    parts = {"version": f"Schema version {schema.VERSION}.\n", "crc32": f"{schema.COMMIT.formula}\n"}
-    named = {id(SEARCH): "search", id(GEOMETRY): "geometry"}
-    parts |= {named.get(id(table), table.group): markdown(table) for table in tables()}
-    places = sorted(name for _, name, _ in MADE.findall(page))
-    if places != sorted(parts):
-        raise ValueError(f"docs/format.md has places for {places}, not for {sorted(parts)}")
-    return MADE.sub(lambda place: f"{place[1]}\n{parts[place[2]]}\n{place[3]}", page)
+    """The page with a table in each place `<!-- made: NAME -->`. Raises ValueError unless every table has one."""
+    made = {"geometry" if table is GEOMETRY else table.group: markdown(table) for table in tables()}
+    places = sorted(PLACE.findall(page))
+    if places != sorted(made):
+        raise ValueError(f"docs/fields.md has places for {places}, not for {sorted(made)}")
+    return PLACE.sub(lambda place: made[place[1]], page)
 
 
 def tables() -> tuple[schema.Table, ...]:
-    """The tables of all files; BLOCK stands for any block's name."""
+    """The tables of all files but the state for resuming; BLOCK stands for any block's name."""
+    of_run = [table for table in TABLES if table.group != "resume"]
     by_block = [make(("BLOCK",)) for make in (spectrum_table, density_table, vectors_table)]
-    return (*TABLES, ROOT, *by_block, CRITICAL, SEARCH, GEOMETRY, NUMBERS)
+    return (*of_run, ROOT, *by_block, CRITICAL, GEOMETRY, NUMBERS)
 
 
 def markdown(table: schema.Table) -> str:
     """One line a dataset."""
-    precision = "f8" if table in (CRITICAL, SEARCH) else "f4 or f8"
+    precision = "f8" if table is CRITICAL else "f4 or f8"
     lines = [HEAD, ("---",) * len(HEAD), *(cells(field, table.row, precision) for field in table.fields)]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
@@ -71,4 +69,4 @@ def escaped(text: str) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(generate(PAGE.read_text()))
+    print(generate(PAGE.read_text(encoding="utf-8")))
