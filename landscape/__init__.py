@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from landscape.training.ensemble import ensemble as ensemble
     from landscape.training.loop import train as train
     from landscape.training.loop import train_ensemble as train_ensemble
+    from landscape.training.monitor import Monitor as Monitor
     from landscape.training.recorder import Recorder as Recorder
 
 # Looked up on first use, so that `landscape --help` does not import torch.
@@ -64,6 +65,7 @@ _NAMES = {
     "config": "TrainConfig HessianConfig preset",
     "training.loop": "train train_ensemble",
     "training.ensemble": "ensemble",
+    "training.monitor": "Monitor",
     "training.recorder": "Recorder",
     "measure.hessian": "hessian",
     "measure.critical": "critical",

@@ -55,9 +55,7 @@ def export(path: Path | str, out: Path | str, form: str, overwrite: bool = False
 def require(form: str) -> None:
     """Raise ConfigError if a form needs a package that is not installed."""
     if (package := _PACKAGES.get(form)) and importlib.util.find_spec(package) is None:
-        raise ConfigError(
-            f"{form} needs the package {package}, which is not installed", f"pip install 'landscape-hessian[{form}]'"
-        )
+        raise ConfigError(f"{form} needs the package {package}, which is not installed", f"pip install {package}")
 
 
 def _csv(file: File, folder: Path) -> None:
@@ -139,19 +137,27 @@ _HEADER = 4096
 """More bytes than the name, axes and attributes of a dataset take in a NetCDF file."""
 
 
-def _scalars(file: File) -> Iterator[tuple[int, dict[str, float]]]:
-    """The numbers of each step, ascending, by quantity and labels, such as eigenvalues/E,W/lowest/0.
+_CURVES = {"block", "pair", "end", "rank", "sign", "width"}
+"""Labels of what is watched as curves, of ranks the first alone: the other tables have more than a person looks at."""
+_BESIDE = ("_error", "_distance", "_probability", "_crc32", "residual_norm", "converged")
+"""How the names of what says how good a number is end."""
 
-    Quantities along axes without names, such as tokens, are too many to be watched as curves, except by rank. What is
-    not by step, such as the number at each place of the group's circle, is no curve.
+
+def _scalars(file: File) -> Iterator[tuple[int, dict[str, float]]]:
+    """The numbers of each step, ascending, by quantity and labels, such as eigenvalues/E,W/lowest.
+
+    All others are in the forms of tables.
     """
     found: dict[int, dict[str, float]] = {}
     for table in file.to_dataframes().values():
         row, *labels = table.attrs["axes"]
-        if not row.endswith(STEP) or any(label != "rank" and table[label].dtype.kind in "iu" for label in labels):
+        if not row.endswith(STEP) or not _CURVES.issuperset(labels):
             continue
-        for name in table.drop(columns=[row, *labels]).select_dtypes("number"):
-            known = table[[row, *labels, name]].dropna()
-            for step, *where, value in known.itertuples(index=False):
-                found.setdefault(int(step), {})["/".join(map(str, [name, *where]))] = float(value)
+        if "rank" in labels:
+            table = table[table["rank"] == 0]
+            labels.remove("rank")
+        for name in table[[c for c in table if c not in (row, "rank", *labels)]].select_dtypes("number"):
+            if not name.endswith(_BESIDE):
+                for step, *where, value in table[[row, *labels, name]].dropna().itertuples(index=False):
+                    found.setdefault(int(step), {})["/".join(map(str, [name, *where]))] = float(value)
     yield from sorted(found.items())

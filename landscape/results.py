@@ -103,9 +103,9 @@ class Curve(Result):
     words: ClassVar[Mapping[str, str]] = {}
     """What the axes of a plot are called, where their fields have short names."""
 
-    def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw the result on matplotlib axes, by default new ones; returns them."""
-        ax = curves(self.to_dataframe(), ax, self.x, self.y, self.by, self.spread)
+    def plot(self, ax: Axes | None = None, **style: Any) -> Axes:
+        """Draw the result on matplotlib axes, by default new ones, in a style of `Axes.plot`; returns the axes."""
+        ax = curves(self.to_dataframe(), ax, self.x, self.y, self.by, self.spread, **style)
         ax.set(xlabel=self.words.get(self.x, ax.get_xlabel()), ylabel=self.words.get(self.y, ax.get_ylabel()))
         if self.level is not None:
             ax.axhline(self.level, color="0.7", linewidth=0.8, zorder=0)
@@ -117,38 +117,46 @@ class Interval(Result):
 
     interval: ClassVar[tuple[str, str, str]]
 
-    def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw the result on matplotlib axes, by default new ones; returns them."""
+    def plot(self, ax: Axes | None = None, **style: Any) -> Axes:
+        """Draw the result on matplotlib axes, by default new ones, in a style of `Axes.plot`; returns the axes."""
         ax, (name, *_) = _on(ax), self.interval
         value, low, high = (float(getattr(self, name)) for name in self.interval)
         ax.vlines(0, low, high, linewidth=3, alpha=0.4)
         # A number outside of its bounds is not known.
         if low <= value <= high:
-            ax.plot(0, value, "o")
+            ax.plot(0, value, **{"marker": "o", **style})
         ax.set(xticks=[], ylabel=name.replace("_", " "))
         return ax
 
 
-def curves(data: pd.DataFrame, ax: Axes | None, x: str, y: str, by: str = "", spread: str = "") -> Axes:
-    """Draw the columns y over x, one curve for each value of `by`, with a band of +-`spread`; returns the axes."""
+def curves(data: pd.DataFrame, ax: Axes | None, x: str, y: str, by: str = "", spread: str = "", **style: Any) -> Axes:
+    """Draw the columns y over x, one curve for each value of `by`, with a band of +-`spread`; returns the axes.
+
+    Of a single place the band is a bar. style: of `Axes.plot`.
+    """
     ax = _on(ax)
     for label, part in data.groupby(by, sort=False) if by else [(None, data)]:
         at, values = part[x].to_numpy(float), part[y].to_numpy(float)
-        ax.plot(at, values, marker="o" if len(at) <= 50 else "", label=literal(str(label)) if by else None)
+        usual = {"marker": "o" if len(at) <= 50 else "", "label": literal(str(label)) if by else None}
+        (line,) = ax.plot(at, values, **(usual | style))
         if spread:
-            around = part[spread].to_numpy(float)
-            ax.fill_between(at, values - around, values + around, alpha=0.25)
+            low, high = values - part[spread].to_numpy(float), values + part[spread].to_numpy(float)
+            if len(at) > 1:
+                ax.fill_between(at, low, high, alpha=0.25, color=line.get_color())
+            else:
+                ax.vlines(at, low, high, alpha=0.4, linewidth=3, color=line.get_color())
     ax.set(xlabel=x.replace("_", " "), ylabel=y.replace("_", " "))
     if by and len(data):
         ax.legend(title=by.replace("_", " "))
     return ax
 
 
-def events(data: pd.DataFrame, ax: Axes | None, x: str, y: str, last: str) -> Axes:
+def events(data: pd.DataFrame, ax: Axes | None, x: str, y: str, last: str, **style: Any) -> Axes:
     """Draw the step y by category x, a dot a row, and a hollow triangle at step `last` without y; returns the axes."""
     ax = _on(ax)
     known, places = data[y].notna(), data[x].map(literal)
-    ax.plot(places, data[y].where(known), "o", alpha=0.7, label="reached")
+    usual: dict[str, Any] = {"marker": "o", "linestyle": "", "alpha": 0.7, "label": "reached"}
+    ax.plot(places, data[y].where(known), **(usual | style))
     if not known.all():
         ax.plot(places, data[last].where(~known), "^", fillstyle="none", label="not reached by the last step")
         ax.legend()

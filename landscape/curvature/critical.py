@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -76,16 +76,17 @@ class CriticalPoint(Curve):
     gradient_norms: Array
     hvps: Array
 
-    def plot(self, ax: Axes | None = None) -> Axes:
+    def plot(self, ax: Axes | None = None, **style: Any) -> Axes:
         """Draw |grad| over the products, on a log scale.
 
         Args:
             ax: axes to draw on; by default new ones.
+            style: of `Axes.plot`.
 
         Returns:
             The axes.
         """
-        ax = super().plot(ax)
+        ax = super().plot(ax, **style)
         ax.set_yscale("log")
         return ax
 

@@ -141,6 +141,11 @@ class Objective(Shown):
         other.weight_decay = weight_decay
         return other
 
+    @property
+    def module(self) -> nn.Module | None:
+        """The torch module, without what wraps it; None for a function."""
+        return self._model.module if isinstance(self._model, ModuleFunction) else None
+
     def total(self, mine: Tensor) -> Tensor:
         """The sum over all samples of what `mine` is over those of this rank."""
         return self._part.total(mine) if self._part else mine

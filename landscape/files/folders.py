@@ -1,9 +1,11 @@
-"""Atomic replacement of result folders: a kill leaves the old or the new folder, with all foreign files."""
+"""Replacement of result folders: a kill leaves the old or the new one, with all foreign files.
+
+Between two renames the old one has a hidden name beside its place; the next command on the folder puts it back.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import os
 import shutil
@@ -16,8 +18,6 @@ from landscape.files.writing import abandoned, draft_of, sole_writer
 
 RECORD = ".landscape.json"
 """File in each folder that lists the files written there, with their SHA-256."""
-_HERE, _EXCHANGE = -100, 2
-"""AT_FDCWD and RENAME_EXCHANGE of renameat2(2)."""
 
 
 @contextlib.contextmanager
@@ -165,11 +165,7 @@ def _remove_replaced(old: Path, new: Path, ours: dict[str, str]) -> None:
 
 
 def _exchange(new: Path, old: Path) -> None:
-    """Swap two folders, atomically if the file system can, else through a third name."""
-    with contextlib.suppress(AttributeError):
-        swap = ctypes.CDLL(None).renameat2
-        if swap(_HERE, os.fsencode(new), _HERE, os.fsencode(old), _EXCHANGE) == 0:
-            return
+    """Swap two folders, the old one through a third name."""
     aside = draft_of(old).with_suffix(".old")
     old.rename(aside)
     new.rename(old)

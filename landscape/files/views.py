@@ -141,16 +141,17 @@ class File(Described):
         group, name = _MAIN_TABLE[self.kind]
         return _table_of(self, group, name)
 
-    def plot(self, ax: Axes | None = None) -> Axes:
+    def plot(self, ax: Axes | None = None, **style: Any) -> Axes:
         """Draw accuracies of a run, saddle indices of blocks, or Fourier shares over steps.
 
         Args:
             ax: axes to draw on; by default new ones.
+            style: of `Axes.plot`, such as marker="s".
 
         Returns:
             The axes.
         """
-        return {"run": _plot_run, "hessian": _plot_hessian, "geometry": _plot_geometry}[self.kind](self, ax)
+        return {"run": _plot_run, "hessian": _plot_hessian, "geometry": _plot_geometry}[self.kind](self, ax, **style)
 
     def to_dataframes(self) -> dict[str, pd.DataFrame]:
         """The measurements as tidy tables by name, such as `by_step_block` and `metrics_by_metric_step`.
@@ -245,28 +246,28 @@ _MAIN_TABLE = {
 """Group and table that `to_dataframe` gives."""
 
 
-def _plot_run(file: File, ax: Axes | None) -> Axes:
+def _plot_run(file: File, ax: Axes | None, **style: Any) -> Axes:
     """Accuracies, or every metric of a run without them."""
     data = file.to_dataframe()
     names = [str(name) for name in data if name != "metric_step"]
     accuracies = [name for name in names if name.endswith("accuracy")]
     value = "accuracy" if accuracies else "value"
     long = data.rename(columns={"metric_step": "step"}).melt("step", accuracies or names, "metric", value)
-    return curves(long.dropna(), ax, "step", value, by="metric")
+    return curves(long.dropna(), ax, "step", value, by="metric", **style)
 
 
-def _plot_hessian(file: File, ax: Axes | None) -> Axes:
+def _plot_hessian(file: File, ax: Axes | None, **style: Any) -> Axes:
     """The saddle index of each block, with a band where only bounds are known."""
     data = file.to_dataframe()
     lower, upper = (data[f"inertia_{end}"].astype(float) for end in ("lower", "upper"))
     data = data.assign(saddle_index=(lower + upper) / 2, around=(upper - lower) / 2)
-    return curves(data, ax, "step", "saddle_index", by="block", spread="around")
+    return curves(data, ax, "step", "saddle_index", by="block", spread="around", **style)
 
 
-def _plot_geometry(file: File, ax: Axes | None) -> Axes:
+def _plot_geometry(file: File, ax: Axes | None, **style: Any) -> Axes:
     """The largest Fourier share, and how much of its plane is a circle."""
     long = file.to_dataframe().melt("step", ["top_frequency_share", "top_circle_r2"], "quantity", "share")
-    return curves(long.dropna(), ax, "step", "share", by="quantity")
+    return curves(long.dropna(), ax, "step", "share", by="quantity", **style)
 
 
 class _Column(BackendArray):

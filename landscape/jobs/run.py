@@ -82,12 +82,12 @@ class SweepResult(Described):
         data: xarray.Dataset = self.to_dataframe().rename_axis("run").to_xarray()
         return data
 
-    def plot(self, ax: Axes | None = None) -> Axes:
+    def plot(self, ax: Axes | None = None, **style: Any) -> Axes:
         """Draw when each run grokked, by setting, on matplotlib axes, by default new ones; returns them."""
         settings = [{name: value for name, value in run.labels.items() if name != "seed"} for run, _ in self.runs]
         names = [", ".join(map(str, setting.values())) for setting in settings]
         data = self.to_dataframe().assign(setting=names).astype({"grok_step": float})
-        return events(data, ax, "setting", "grok_step", "steps")
+        return events(data, ax, "setting", "grok_step", "steps", **style)
 
     def document(self) -> dict[str, Any]:
         """The result as JSON types."""

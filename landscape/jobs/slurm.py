@@ -246,6 +246,4 @@ def _submitit(module: str = "") -> Any:
     try:
         return importlib.import_module(f"submitit.{module}".rstrip("."))
     except ModuleNotFoundError as error:
-        raise LandscapeError(
-            "Slurm needs submitit, which is not installed", "pip install 'landscape-hessian[slurm]'"
-        ) from error
+        raise LandscapeError("Slurm needs submitit, which is not installed", "pip install submitit") from error

@@ -127,7 +127,7 @@ def test_without_submitit_or_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         assert_refused(argv, 1, "srun is not on the PATH", "submit from a machine of the cluster")
 
     monkeypatch.setitem(sys.modules, "submitit", None)
-    assert_refused(argv, 1, "Slurm needs submitit, which is not installed", "pip install 'landscape-hessian[slurm]'")
+    assert_refused(argv, 1, "Slurm needs submitit, which is not installed", "pip install submitit")
 
 
 @pytest.mark.parametrize("name", ["50%j", "back\\slash", "line\nbreak"])

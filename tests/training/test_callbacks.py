@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from helpers.recording import states
@@ -262,7 +263,7 @@ def test_a_library_that_is_not_installed(library: str) -> None:
     code = f"import sys; sys.modules[{library!r}] = None; import landscape.training.callbacks.{library}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    said = f"ImportError: the callback needs {library}: pip install 'landscape-hessian[{library}]'"
+    said = f"ImportError: the callback needs {library}: pip install {library}"
     assert done.stderr.splitlines()[-1] == said
 
 
@@ -272,3 +273,63 @@ def test_an_interval_that_is_none(every: Any, tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match=f"every is {every!r}") as refused:
         Recording(tmp_path / "run.h5", every, (), {})
     assert "give the number of steps between two checkpoints" in refused.value.hint
+
+
+@pytest.mark.slow
+@WARNINGS
+def test_curvature_in_lightning(lightning: ModuleType, module: Callable[[], Any], tmp_path: Path) -> None:
+    """A squared error has the Hessian of its data; the logger's own file has it at the steps that were measured."""
+    from lightning.pytorch.loggers import CSVLogger
+
+    from landscape import Objective
+    from landscape.training.callbacks.lightning import MonitorCallback
+
+    x = torch.randn(8, 2, generator=torch.Generator().manual_seed(1))
+    data = torch.utils.data.TensorDataset(x)
+
+    def objective(module: torch.nn.Module) -> Objective:
+        return Objective(module, [[x]], lambda m, batch: m.loss(batch))
+
+    callback = MonitorCallback(objective, every=4, share=1e9)
+    trainer = lightning.Trainer(
+        max_epochs=2, accelerator="cpu", devices=1, callbacks=[callback], logger=CSVLogger(tmp_path),
+        enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False, log_every_n_steps=1,
+    )  # fmt: skip
+    load = torch.utils.data.DataLoader
+    trainer.fit(module(), load(data, 2), load(data, 8))
+    (path,) = tmp_path.rglob("metrics.csv")
+    table = pd.read_csv(path).dropna(subset="curvature/sharpness")
+    X = torch.cat([x, torch.ones(8, 1)], 1).double()
+    largest = float(torch.linalg.eigvalsh(2 * X.T @ X / 8)[-1])
+    assert table["step"].tolist() == [1, 4, 8]
+    assert table["curvature/sharpness"].to_numpy() == pytest.approx(largest, rel=1e-3)
+    assert table["curvature/preconditioned_sharpness_limit"].to_numpy() == pytest.approx(38 / 0.1)
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore:.*:UserWarning", "ignore:.*:FutureWarning", "ignore:.*:DeprecationWarning")
+def test_curvature_in_the_trainer_of_hugging_face(tmp_path: Path) -> None:
+    """A tiny GPT-2: what the log has is the Hessian's largest eigenvalue at the last step."""
+    torchvision()  # transformers imports it
+    from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
+
+    from landscape import HessianOperator, Objective, eigsh
+    from landscape.training.callbacks.transformers import MonitorCallback
+
+    torch.manual_seed(0)
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=11, n_positions=8, n_embd=8, n_layer=1, n_head=2))
+    data = [{"input_ids": torch.arange(8) % 11, "labels": torch.arange(8) % 11}] * 8
+    batch = {name: torch.stack([row[name] for row in data]) for name in data[0]}
+    options = TrainingArguments(
+        output_dir=str(tmp_path / "out"), max_steps=4, per_device_train_batch_size=2, report_to=[],
+        save_strategy="no", use_cpu=True, disable_tqdm=True,
+    )  # fmt: skip
+    callback = MonitorCallback(lambda model: Objective(model.eval(), [batch]), every=2, share=1e9)
+    trainer = Trainer(model=model, args=options, train_dataset=data, callbacks=[callback])
+    trainer.train()
+    model.eval()
+    rows = [row for row in trainer.state.log_history if "curvature/sharpness" in row]
+    assert [row["step"] for row in rows] == [1, 2, 4]
+    H = HessianOperator(Objective(model, [batch]), dict(model.named_parameters()))
+    found = eigsh(H, 1, "highest", "lanczos").values[0, 0]
+    assert rows[-1]["curvature/sharpness"] == pytest.approx(found, rel=1e-3)

@@ -1,19 +1,23 @@
-"""Recording from the Trainer of Lightning."""
+"""Recording and measuring from the Trainer of Lightning."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
+from landscape.curvature.objective import Objective
 from landscape.errors import FileError
 from landscape.training.callbacks.recording import Recording
+from landscape.training.monitor import Monitor
 
 try:
     from lightning.pytorch.callbacks import Callback
 except ImportError as error:
-    raise ImportError("the callback needs lightning: pip install 'landscape-hessian[lightning]'") from error
+    raise ImportError("the callback needs lightning: pip install lightning") from error
 
 
 class RecorderCallback(Callback):  # type: ignore[misc, unused-ignore]
@@ -82,3 +86,26 @@ class RecorderCallback(Callback):  # type: ignore[misc, unused-ignore]
         for name in found:
             self._origin.setdefault(name, hook)
         return {self._wanted[name]: value for name, value in found.items() if self._origin[name] == hook}
+
+
+class MonitorCallback(Callback):  # type: ignore[misc, unused-ignore]
+    """Measures curvature while the Trainer trains, and logs it with all of its loggers as "curvature/NAME".
+
+    objective: a function that makes the objective of the module once it is on its device; options: those of `Monitor`.
+    Of several processes the first one measures.
+    """
+
+    def __init__(self, objective: Callable[[nn.Module], Objective], **options: Any) -> None:
+        self._objective, self._options = objective, options
+        self.monitor: Monitor | None = None
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """Begin to measure."""
+        if trainer.is_global_zero:
+            self.monitor = Monitor(self._objective(pl_module), trainer.optimizers[0], **self._options)
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, *_: Any) -> None:
+        """Measure, if it is time to."""
+        values = self.monitor(trainer.global_step) if self.monitor else {}
+        for logger in trainer.loggers if values else ():
+            logger.log_metrics({f"curvature/{name}": value for name, value in values.items()}, trainer.global_step)

@@ -1,17 +1,21 @@
-"""Recording from the Trainer of Hugging Face."""
+"""Recording and measuring from the Trainer of Hugging Face."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
+from landscape.curvature.objective import Objective
 from landscape.training.callbacks.recording import Recording
+from landscape.training.monitor import Monitor
 
 try:
     from transformers import TrainerCallback
 except ImportError as error:
-    raise ImportError("the callback needs transformers: pip install 'landscape-hessian[transformers]'") from error
+    raise ImportError("the callback needs transformers: pip install transformers") from error
 
 
 class RecorderCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
@@ -63,3 +67,28 @@ class RecorderCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
         if not args.load_best_model_at_end:
             self._recording.checkpoint(state.global_step)
         self._recording.end(state.global_step)
+
+
+class MonitorCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
+    """Measures curvature while the Trainer trains, and adds it to the log_history of its state as "curvature/NAME".
+
+    objective: a function that makes the objective of the model once it is on its device; options: those of `Monitor`,
+    of which `to` takes values elsewhere. Of several processes the first one measures.
+    """
+
+    def __init__(self, objective: Callable[[nn.Module], Objective], **options: Any) -> None:
+        self._objective, self._options = objective, options
+        self.monitor: Monitor | None = None
+
+    def on_train_begin(
+        self, args: Any, state: Any, control: Any, model: Any = None, optimizer: Any = None, **_: Any
+    ) -> None:
+        """Begin to measure."""
+        if state.is_world_process_zero:
+            self.monitor = Monitor(self._objective(model), optimizer, **self._options)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Measure, if it is time to."""
+        if values := self.monitor(state.global_step) if self.monitor else {}:
+            row = {f"curvature/{name}": value for name, value in values.items()}
+            state.log_history.append({**row, "step": state.global_step})
