@@ -120,17 +120,6 @@ def test_a_quantity_is_a_file_and_a_figure_a_function(copy: Path) -> None:
 
 
 @pytest.mark.slow
-def test_older_files_lack_the_quantity_and_open(copy: Path) -> None:
-    """A file of the package without it is reported on and grown by the one with it, which says what is missing."""
-    chosen = ["--run", str(copy / "run.h5"), "--out", str(copy / "old.h5"), "--quiet", "--blocks", "E"]
-    landscape(ROOT, "hessian", *chosen, "--steps", "0")
-    assert "lacks     frobenius_norm: younger than" in landscape(copy, "info", "old.h5")
-    landscape(copy, "hessian", *chosen, "E,W", "--steps", "0,20")
-    with h5py.File(copy / "old.h5") as file:
-        assert np.isnan(file["frobenius_norm"][()]).tolist() == [[True, False], [False, False]]
-
-
-@pytest.mark.slow
 def test_a_task_a_sampler_an_activation_and_an_optimiser_are_one_entry_each(copy: Path) -> None:
     """Help, training, exact resumption and analysis know them."""
     shown = " ".join(landscape(copy, "train", "--help").replace("│", " ").split())
