@@ -1,6 +1,6 @@
 """Feed broken and hostile files to the readers; test_damage.py does it briefly, this command at length:
 
-    python tests/helpers/fuzz_reader.py --seconds 600
+    cd tests && python -m helpers.fuzz_reader --seconds 600
 
 Files are read in a child process of limited memory and time, so that a crash or a hang of the HDF5 library is seen and
 attributed to its file. Whatever the readers serve must be what the whole file holds; the rest must be named.
@@ -124,16 +124,17 @@ class Reader:
     """A child process that serves one file after another and compares each with the whole one."""
 
     def __init__(self, original: Path) -> None:
-        self._command = [sys.executable, __file__, "--serve", str(original)]
+        self._command = [sys.executable, "-m", "helpers.fuzz_reader", "--serve", str(original.resolve())]
         self._child: subprocess.Popen[str] | None = None
 
     def verdict(self, path: Path) -> str:
         """What `judge` says of a file, or "raised ...", or "crash N" with the signal; 14 is a hang."""
         if self._child is None:
-            self._child = subprocess.Popen(self._command, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+            pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+            self._child = subprocess.Popen(self._command, text=True, cwd=Path(__file__).parents[1], **pipes)
         assert self._child.stdin
         assert self._child.stdout
-        self._child.stdin.write(f"{path}\n")
+        self._child.stdin.write(f"{path.resolve()}\n")
         self._child.stdin.flush()
         answer = self._child.stdout.readline()
         if answer:

@@ -123,7 +123,7 @@ def test_a_quantity_is_a_file_and_a_figure_a_function(copy: Path) -> None:
 def test_a_task_a_sampler_an_activation_and_an_optimiser_are_one_entry_each(copy: Path) -> None:
     """Help, training, exact resumption and analysis know them."""
     shown = " ".join(landscape(copy, "train", "--help").replace("│", " ").split())
-    for text in ("text,cubes}", "cubes: a^3+b^3", "smallest}", "swish: x sigma(x)", "{sgd,adam,adamw,lion}"):
+    for text in ("text, cubes]", "cubes: a^3+b^3", "smallest", "swish: x sigma(x)", "lion"):
         assert text in shown
     options = ["--p", "5", "--tokens", "2", "--embed-dim", "2", "--hidden", "4", "--batch-size", "4", "--quiet"]
     options += ["--task", "cubes", "--sampler", "smallest", "--activation", "swish", "--optimizer", "lion"]
