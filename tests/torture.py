@@ -85,8 +85,8 @@ def main() -> int:
     if args.only_sequences:
         print(*drawn, sep="\n")
         return 1 if any(any(t.harm) for t in drawn) else 0
-    script = Path(__file__).parent / "helpers/fuzz_reader.py"
-    fuzzing = subprocess.Popen([sys.executable, script, "--seconds", str(args.fuzz)], stdout=subprocess.PIPE, text=True)
+    command = [sys.executable, "-m", "helpers.fuzz_reader", "--seconds", str(args.fuzz)]
+    fuzzing = subprocess.Popen(command, cwd=Path(__file__).parent, stdout=subprocess.PIPE, text=True)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         faults.undisturbed(folder)

@@ -60,7 +60,8 @@ def axes_of(path: Path, data: h5py.Dataset) -> tuple[str, ...]:
         names = []
         for axis, length in enumerate(data.shape):
             scales = data.dims[axis]
-            name = scales[0].name.rpartition("/")[2] if len(scales) == 1 else ""
+            # A scale that has been removed has no name.
+            name = (scales[0].name or "").rpartition("/")[2] if len(scales) == 1 else ""
             if name not in data.parent or data.parent[name].shape != (length,):
                 raise FileError(f"{path}: axis {axis} of {data.name} has no labels", COPY_AGAIN)
             names.append(name)

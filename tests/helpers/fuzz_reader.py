@@ -82,17 +82,18 @@ def _of_run(path: Path, original: Served) -> Iterator[tuple[str, Callable[[], An
         yield "data", lambda: reader.data()
         yield "resume", lambda: reader.resume_state()
         yield "view", lambda: _view(landscape.open(path).to_xarray())
-        yield "slots", lambda: frozenset(_frozen(reader.tables["resume"].row(i)) for i in (0, 1))
+        yield "slots", lambda: frozenset(_frozen(reader.table("resume").row(i)) for i in (0, 1))
 
 
 def _of_hessian(path: Path, original: Served) -> Iterator[tuple[str, Callable[[], Any]]]:
     reader = HessianReader(path)
+    # A damaged one is refused as a whole.
+    yield "damage", lambda: ""
     yield "attrs", lambda: (reader.attrs, reader.config, reader.blocks, reader.pairs)
     yield "steps", lambda: frozenset(reader.steps)
     yield "view", lambda: _view(landscape.open(path).to_xarray())
-    parts = (reader.row, reader.spectra, reader.densities, reader.critical_point)
     for step in reader.steps:
-        yield f"step {step}", lambda step=step: [part(step) for part in parts]
+        yield f"step {step}", lambda step=step: reader.rows(step)
 
 
 def _view(data: xarray.Dataset) -> dict[str, Any]:
