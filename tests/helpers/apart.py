@@ -113,7 +113,7 @@ def acknowledging(tell: Callable[[Path, Label, Row], None]) -> Iterator[None]:
     def written(self: Analysis, status: str) -> None:
         write(self, status)
         for step in self.steps:
-            for block in self.measured(step):
+            for block in self.blocks:
                 tell(self.path, (step, block), {})
         if RESUME in self.groups:
             tell(self.path, (int(self.groups[RESUME]["iterations"].max()), ""), {})
