@@ -13,7 +13,7 @@ from landscape.cli import tables
 from landscape.cli.parser import Printed, flags, plain
 from landscape.cli.printing import say
 from landscape.config import TrainConfig, load, preset, replace
-from landscape.errors import INTERRUPTED, complain, in_file, working_on
+from landscape.errors import INTERRUPTED, ConfigError, complain, in_file, working_on
 from landscape.files.files import as_path
 from landscape.options import field, flag_of
 from landscape.presets import PRESETS
@@ -46,6 +46,8 @@ EXAMPLES = (
     "landscape train --out checkpoints/run.h5                  # a small MLP",
     "landscape train --preset transformer --lr-ratio 2 --seeds 4",
 )
+_SUFFIXES = (".h5", ".hdf5", "")
+"""Endings of run files: another would pass for a file of another kind."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -86,6 +88,8 @@ def train(*, run: Run = Run(), options: TrainOptions = TrainOptions()) -> int:
     from landscape.training.ensemble import ensemble
     from landscape.training.loop import is_begun, train_ensemble
 
+    if options.out.suffix not in _SUFFIXES:
+        raise ConfigError(f"{options.out} would be an HDF5 file", f"name it {options.out.with_suffix('.h5').name}")
     runs = ensemble(plain(run), options.out, options.seeds, options.vary)
     with working_on(options.out):
         resume = options.resume or not options.overwrite and is_begun(runs)

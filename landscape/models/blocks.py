@@ -130,9 +130,9 @@ def in_order(wanted: Iterable[str], known: Collection[str]) -> list[str]:
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """One sentence naming the known names that are like `word`, or the first of all."""
+    """One sentence naming the known names that are like `word`, or the first of all, as --blocks takes them."""
     names = list(dict.fromkeys(known))
-    return suggest(word.strip("*."), names, f"known: {first_few(names, _SHOWN)}")
+    return suggest(word.strip("*."), names, f"known: {first_few(names, _SHOWN, ' ')}")
 
 
 def _matching(problem: Problem, pattern: str, block: str) -> tuple[str, ...]:

@@ -44,6 +44,7 @@ USAGE = [
     ("info ''", 2, "FILE is empty", "name a file or folder"),
     ("demo ''", 2, "FOLDER is empty", "name a file or folder"),
     ("compare run.h5 ''", 2, "is empty", "name a file or folder"),
+    ("train --out run.pt", 2, "run.pt would be an HDF5 file", "name it run.h5"),
     ("train --out ''", 2, "--out is empty", "name a file or folder"),
     ("train --config=", 2, "--config is empty", "name a file or folder"),
 ]
