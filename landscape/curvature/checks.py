@@ -118,8 +118,8 @@ def _differences(value: Value, centre: Point, step: Point, h: float, context: At
 def _gradient(value: Value, leaves: Point, create_graph: bool = False) -> tuple[Tensor, Point]:
     """Value and gradient by name."""
     at = value(leaves)
-    found = torch.autograd.grad(at, list(leaves.values()), create_graph=create_graph, materialize_grads=True)
-    return at.detach(), dict(zip(leaves, found, strict=True))
+    gradients = torch.autograd.grad(at, list(leaves.values()), create_graph=create_graph, materialize_grads=True)
+    return at.detach(), dict(zip(leaves, gradients, strict=True))
 
 
 _NO_MEMORY = ("out of memory", "not enough memory", "can't allocate memory")
@@ -246,12 +246,12 @@ def unused_in(terms: Iterable[Value], params: Mapping[str, Tensor], at: At) -> l
     for term in terms:
         with at(leaves):
             value, wanted = term(leaves), [leaves[n] for n in unused]
-            found = torch.autograd.grad(value, wanted, allow_unused=True) if value.requires_grad else ()
-        if found:
-            sparse = [n for n, g in zip(unused, found, strict=True) if g is not None and g.layout != torch.strided]
+            gradients = torch.autograd.grad(value, wanted, allow_unused=True) if value.requires_grad else ()
+        if gradients:
+            sparse = [n for n, g in zip(unused, gradients, strict=True) if g is not None and g.layout != torch.strided]
             if sparse:
                 raise ArgumentError(f"the gradient of {sparse[0]!r} is sparse", "make its module with sparse=False")
-            unused = [n for n, g in zip(unused, found, strict=True) if g is None]
+            unused = [n for n, g in zip(unused, gradients, strict=True) if g is None]
         if not unused:
             break
     return unused
@@ -269,9 +269,9 @@ def require_used(unused: Sequence[str]) -> None:
 
 
 def require_replaced(value: Tensor, own: Mapping[str, Tensor]) -> None:
-    """Raise ArgumentError for a value that depends on a module's own parameters, in whose place others were given."""
-    found = torch.autograd.grad(value, list(own.values()), allow_unused=True) if own and value.requires_grad else ()
-    read = [name for name, gradient in zip(own, found, strict=False) if gradient is not None]
+    """Raise ArgumentError for a value that depends on a module's own parameters, which others should replace."""
+    gradients = torch.autograd.grad(value, list(own.values()), allow_unused=True) if own and value.requires_grad else ()
+    read = [name for name, gradient in zip(own, gradients, strict=False) if gradient is not None]
     if read:
         raise ArgumentError(
             f"the loss reads {read[0]!r} of the module itself, a constant beside the parameter that is given",

@@ -108,8 +108,8 @@ def whitened(A: Cholesky, B: LinearOperator, C: Cholesky) -> FunctionOperator:
 
     def between(A: Cholesky, B: LinearOperator, C: Cholesky, vectors: Tensor) -> Tensor:
         right = torch.linalg.solve_triangular(C.factor.mT, vectors, upper=True)
-        found: Tensor = torch.linalg.solve_triangular(A.factor, B @ right, upper=False)
-        return found
+        images: Tensor = torch.linalg.solve_triangular(A.factor, B @ right, upper=False)
+        return images
 
     apply, transposed = (functools.partial(between, *blocks) for blocks in ((A, B, C), (C, B.T, A)))
     return FunctionOperator(apply, B.shape, B, transposed=transposed)
@@ -143,7 +143,7 @@ def upper_bounds(
     T, squared = (to_array((X + X.T) / 2) for X in (T, R.T @ R))
     rounding = 10 * len(Q) ** 0.5 * torch.finfo(Q.dtype).eps * float(ratios[0]) ** 2
     theta, reach = np.linalg.eigvalsh(T)[::-1], float(np.linalg.eigvalsh(squared)[-1].clip(0)) ** 0.5
-    found = np.empty(len(ratios))
+    bounds = np.empty(len(ratios))
     for i in range(len(ratios)):
         low = max(theta[i], s)
         high = low + reach
@@ -151,15 +151,15 @@ def upper_bounds(
             middle = (low + high) / 2
             more = middle > s and (np.linalg.eigvalsh(T + squared / (middle - s)) > middle).sum() <= i
             low, high = (low, middle) if more else (middle, high)
-        found[i] = (high + rounding) ** 0.5 + apart
-    return found, products + 2 * Q.shape[1]
+        bounds[i] = (high + rounding) ** 0.5 + apart
+    return bounds, products + 2 * Q.shape[1]
 
 
 class _Basis:
     """Orthonormal vectors and their images by a solver's operator.
 
     Orthonormal in the plain inner product: there, rounding does not depend on how ill-conditioned the operator is, so
-    that no vector is taken for new twice.
+    that no vector counts as new twice.
     """
 
     def __init__(self, solver: Shifted, start: Tensor) -> None:
@@ -543,7 +543,7 @@ def combined(joint: Inertia, first: Inertia, second: Inertia, sizes: tuple[int, 
     and at most that of either with all directions of the other (Cauchy; docs/curvature.md). Raises ArgumentError for
     different tolerances.
     """
-    tolerances = [found.tolerance for found in (joint, first, second) if found.upper > 0]
+    tolerances = [inertia.tolerance for inertia in (joint, first, second) if inertia.upper > 0]
     if tolerances and max(tolerances) > min(tolerances) * (1 + 1e-9):
         raise ArgumentError(f"indices at tolerances {tolerances}", "count all three below the same -tau, absolute")
     m, n = sizes
@@ -551,8 +551,8 @@ def combined(joint: Inertia, first: Inertia, second: Inertia, sizes: tuple[int, 
     lower = max(joint.lower, a, c) - a - c
     a, c = first.lower, second.lower
     upper = min(joint.upper - a - c, m - a, n - c)
-    level = min((found.level for found in (joint, first, second)), key=_LEVELS.index)
-    failure = min(1.0, sum(found.failure_probability for found in (joint, first, second)))
+    level = min((inertia.level for inertia in (joint, first, second)), key=_LEVELS.index)
+    failure = min(1.0, sum(inertia.failure_probability for inertia in (joint, first, second)))
     if level == "certified":
         return Excess(lower, upper, level, failure, joint.tolerance)
     (value, low, high), *parts = map(_estimated, (joint, first, second))
@@ -562,13 +562,13 @@ def combined(joint: Inertia, first: Inertia, second: Inertia, sizes: tuple[int, 
     return Excess(lower, upper, level, failure, joint.tolerance, *estimates)
 
 
-def _estimated(found: Inertia) -> tuple[float, float, float]:
+def _estimated(inertia: Inertia) -> tuple[float, float, float]:
     """An index with its interval: exact where it is known, else as it is estimated, or the bracket."""
-    if found.lower == found.upper:
-        return found.lower, found.lower, found.lower
-    if found.estimate is None:
-        return (found.lower + found.upper) / 2, found.lower, found.upper
-    return found.estimate.value, found.estimate.low, found.estimate.high
+    if inertia.lower == inertia.upper:
+        return inertia.lower, inertia.lower, inertia.lower
+    if inertia.estimate is None:
+        return (inertia.lower + inertia.upper) / 2, inertia.lower, inertia.upper
+    return inertia.estimate.value, inertia.estimate.low, inertia.estimate.high
 
 
 _CONVEXITY_HVPS = 40
@@ -589,11 +589,11 @@ def require_convex(objective: Objective, params: Parameters) -> None:
         with torch.no_grad():
             at = outputs(params)
         curvature = _OutputHessian(loss, at)
-        found = eigsh(curvature, 1, "lowest", "lanczos", max_hvps=_CONVEXITY_HVPS)
-        lowest = float(found.values[0, 0])
-        if lowest < -_CONVEX * found.operator_norm:
+        eigen = eigsh(curvature, 1, "lowest", "lanczos", max_hvps=_CONVEXITY_HVPS)
+        lowest = float(eigen.values[0, 0])
+        if lowest < -_CONVEX * eigen.operator_norm:
             raise ArgumentError(
-                f"the loss is not convex in the outputs: curvature {lowest:.2e} beside {found.operator_norm:.2e}",
+                f"the loss is not convex in the outputs: curvature {lowest:.2e} beside {eigen.operator_norm:.2e}",
                 "its Gauss-Newton matrix has negative curvature of its own; look at the excess index instead",
             )
 

@@ -177,7 +177,7 @@ def find_critical_point(
     def space() -> _Krylov:
         return search.krylov(theta, g, min(0.1, (norm / at.first) ** 0.5), at.krylov_radius)
 
-    # A rejected step leaves the point and its Krylov space as they were; made again, its products count once.
+    # A rejected step keeps the point and its Krylov space; a resumed search builds that again, and counts it once.
     krylov = None if np.isnan(at.krylov_radius) else space()
     search.num_products = at.num_products
     history = [(norm, at.num_products)]
@@ -206,8 +206,8 @@ def find_critical_point(
                 if status:
                     break
         goal = norm - 0.25 * (norm - predicted)
-        found, g_found, corrections = search.back(theta + s, goal, 0.5 * at.radius)
-        reached = float(g_found.norm())
+        trial, g_trial, corrections = search.back(theta + s, goal, 0.5 * at.radius)
+        reached = float(g_trial.norm())
         at.iterations += 1
         is_short = on_boundary and reached <= goal and corrections <= _CORRECTIONS // 2
         # A step that its radius held back does not tell what a longer one gains.
@@ -216,7 +216,7 @@ def find_critical_point(
         if reached <= goal:
             at.remaining *= reached / norm
             at.newton = at.newton if float(s.norm()) >= 0.5 * at.newton else np.nan
-            theta, g, norm, krylov = found, g_found, reached, None
+            theta, g, norm, krylov = trial, g_trial, reached, None
             at.params, at.krylov_radius = search.split(theta), np.nan
             at.radius *= 2 if is_short else 1
         else:
@@ -335,8 +335,8 @@ class _Krylov:
         c = np.abs(U[0]) * self.beta
         with np.errstate(divide="ignore"):
             s = np.where(c > rounding, c, 0.0) / np.maximum(sigma, torch.finfo(self.V.dtype).eps * self.norm)
-        length, taken = (float(np.linalg.norm(part)) for part in (s, s[sigma > _LEAST * self.norm]))
-        return length, taken >= 0.5 * length, float(max(self.beta**2 - c @ c, 0.0)) ** 0.5
+        length, kept_length = (float(np.linalg.norm(part)) for part in (s, s[sigma > _LEAST * self.norm]))
+        return length, kept_length >= 0.5 * length, float(max(self.beta**2 - c @ c, 0.0)) ** 0.5
 
     def step(self, radius: float, reduction: float = 0.0) -> tuple[Tensor, float, bool]:
         """The s that minimises |g + H s| with |s| <= radius, that minimum, and whether the radius held it back.

@@ -85,13 +85,13 @@ class Batches:
         is_one: bool = False,
         part: Part | None = None,
     ) -> None:
-        """device: where they go; is_one: a single batch that was given as it is, of which a rank takes `part`."""
+        """device: where they go; is_one: `batches` holds a single one, of which a rank takes `part`."""
         self._loader, self.chunk_size, self.is_one = batches, chunk_size, is_one
         self._part = part if is_one else None
         self._first, self._stride = (some.rank, some.size) if (some := taken()) else (0, 1)
         self._sums, self.sizes = list[int](), list[int]()
         kept: list[Batch] | None = []
-        taken_up = 0
+        num_bytes = 0
         with blaming("the loader fails", _READ):
             for i, batch in enumerate(batches):
                 where = "" if is_one else f" of batch {i}"
@@ -103,11 +103,11 @@ class Batches:
                     self._sums.append(0)
                     continue
                 self._sums.append(checksum(batch))
-                taken_up += sum(t.numel() * t.element_size() for t in tensors)
+                num_bytes += sum(t.numel() * t.element_size() for t in tensors)
                 if kept is not None:
                     # What a loader reuses for its next batch must not change what is kept.
                     kept.append(mapped(torch.clone, batch))
-                    kept = kept if taken_up <= _SHARE * free_memory(self.device) else None
+                    kept = kept if num_bytes <= _SHARE * free_memory(self.device) else None
         if not self._sums:
             raise ArgumentError(
                 f"the {type(batches).__name__} holds no batch", "give at least one; mind drop_last=True and filters"
@@ -196,15 +196,15 @@ def _other(what: str) -> ArgumentError:
 
 
 def _require_tensors(name: str, data: Any) -> list[Tensor]:
-    found = tensors_of(data)
-    if any(leaf.is_nested for leaf in found):
+    tensors = tensors_of(data)
+    if any(leaf.is_nested for leaf in tensors):
         raise ArgumentError(
             f"{name} hold a nested tensor", "pad it, as by nested.to_padded_tensor(0.0), and give a mask"
         )
     arrays = [leaf for leaf in _leaves(data) if hasattr(leaf, "__array__") and not isinstance(leaf, Tensor)]
     if arrays:
         raise ArgumentError(f"{name} hold {kind_of(arrays[0])}, not a tensor", "give torch.from_numpy(array)")
-    if not found:
+    if not tensors:
         if callable(data):
             called = getattr(data, "__name__", type(data).__name__)
             raise ArgumentError(f"{name} are the function {called}", "pass the loss by its name: loss=...")
@@ -212,9 +212,9 @@ def _require_tensors(name: str, data: Any) -> list[Tensor]:
             f"{name} hold no tensor: {kind_of(data)}",
             "give a batch (inputs, targets), a dict or another object of tensors, or a list or DataLoader of batches",
         )
-    if any(leaf.numel() == 0 and leaf.ndim for leaf in found) and size_of(data) == 0:
+    if any(leaf.numel() == 0 and leaf.ndim for leaf in tensors) and size_of(data) == 0:
         raise ArgumentError(f"{name} have no samples", "give at least one")
-    return found
+    return tensors
 
 
 def _require_finite(batch: Batch, where: str) -> None:
@@ -310,14 +310,14 @@ def _inside(tree: Any) -> Mapping[Any, Any] | None:
         return dict(enumerate(tree))
     if callable(getattr(tree, "keys", None)) and hasattr(tree, "__getitem__"):
         return {key: tree[key] for key in tree.keys()}  # noqa: SIM118
-    held = getattr(tree, "__dict__", {})
-    if not held and dataclasses.is_dataclass(tree):
+    attributes = getattr(tree, "__dict__", {})
+    if not attributes and dataclasses.is_dataclass(tree):
         # Of one with slots.
-        held = {field.name: getattr(tree, field.name) for field in dataclasses.fields(tree)}
+        attributes = {field.name: getattr(tree, field.name) for field in dataclasses.fields(tree)}
     has_tensors = (
-        not isinstance(tree, type) and not callable(tree) and any(isinstance(v, Tensor) for v in held.values())
+        not isinstance(tree, type) and not callable(tree) and any(isinstance(v, Tensor) for v in attributes.values())
     )
-    return held if has_tensors else None
+    return attributes if has_tensors else None
 
 
 def mapped(function: Callable[[Tensor], Tensor], tree: Any) -> Any:
@@ -334,14 +334,14 @@ def mapped(function: Callable[[Tensor], Tensor], tree: Any) -> Any:
         return type(tree)(*new.values())
     if isinstance(tree, list):
         return type(tree)(new.values())
-    found = copy.copy(tree)
+    clone = copy.copy(tree)
     is_mapping = callable(getattr(tree, "keys", None))
     for key, value in new.items():
         if is_mapping:
-            found[key] = value
+            clone[key] = value
         else:
-            object.__setattr__(found, key, value)
-    return found
+            object.__setattr__(clone, key, value)
+    return clone
 
 
 def fresh(tree: Any, dtype: torch.dtype) -> Any:

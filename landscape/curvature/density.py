@@ -140,8 +140,8 @@ class Smoothed:
     @property
     def mean(self) -> Array:
         """The estimate."""
-        found: Array = self.each.mean(0)
-        return found
+        mean: Array = self.each.mean(0)
+        return mean
 
     @property
     def standard_error(self) -> Array:
@@ -153,8 +153,8 @@ class Smoothed:
         probes = len(self.each)
         if probes < 2:
             return np.zeros(self.each.shape[1])
-        found: Array = np.hypot(self.each.std(0, ddof=1) / probes**0.5, self.mean - self.shorter)
-        return found
+        error: Array = np.hypot(self.each.std(0, ddof=1) / probes**0.5, self.mean - self.shorter)
+        return error
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -218,8 +218,8 @@ def spectral_density(
         return SpectralDensity(grid, density_of(values, grid, width), np.zeros(points), width, 0)
     rule = quadrature(op, probes, steps, seed)
     grid, width = density_grid(rule.norm, bandwidth, points)
-    found = rule.density(grid, width)
-    return SpectralDensity(grid, found.mean, found.standard_error, width, rule.num_products)
+    smoothed = rule.density(grid, width)
+    return SpectralDensity(grid, smoothed.mean, smoothed.standard_error, width, rule.num_products)
 
 
 def density_grid(norm: float, bandwidth: float, points: int) -> tuple[Array, float]:
@@ -265,19 +265,19 @@ def jensen_shannon(p: Array, q: Array) -> float:
 def _densities(p: Any, q: Any) -> tuple[Array, Array]:
     """Two densities, each divided by its sum. Raises ArgumentError for what are none on one grid."""
     try:
-        found = [np.asarray(x, dtype=np.float64) for x in (p, q)]
+        densities = [np.asarray(x, dtype=np.float64) for x in (p, q)]
     except (TypeError, ValueError, RuntimeError):
-        found = []
+        densities = []
     if (
-        not found
-        or any(x.ndim != 1 or not (np.isfinite(x) & (x >= 0)).all() or not x.any() for x in found)
-        or len(found[0]) != len(found[1])
+        not densities
+        or any(x.ndim != 1 or not (np.isfinite(x) & (x >= 0)).all() or not x.any() for x in densities)
+        or len(densities[0]) != len(densities[1])
     ):
         raise ArgumentError(
             "not two densities of one length, of finite numbers that are not negative, nor all 0",
             "give `density` of two results on one grid",
         )
-    return found[0] / found[0].sum(), found[1] / found[1].sum()
+    return densities[0] / densities[0].sum(), densities[1] / densities[1].sum()
 
 
 def jensen_shannon_error(p: Smoothed, q: Smoothed) -> float:
@@ -340,13 +340,13 @@ def _mass_below(nodes: Array, weights: Array, left_over: float, x: float) -> tup
     """
     i = int((nodes < x).sum())
     cumulative = np.concatenate([[0.0], np.cumsum(weights)])
-    low, found, high = cumulative[max(i - 1, 0)], cumulative[i], cumulative[min(i + 1, len(weights))]
+    low, estimate, high = cumulative[max(i - 1, 0)], cumulative[i], cumulative[min(i + 1, len(weights))]
     if left_over < np.inf:
         away = np.abs(nodes - x)
         # A node at x itself may lie on either side, as a whole.
         shares = np.sqrt(weights) * np.divide(left_over, away, out=np.ones_like(away), where=away > left_over)
         lost, gained = shares[:i].sum(), shares[i:].sum()
-        kept = max(0.0, found - lost**2)
+        kept = max(0.0, estimate - lost**2)
         low = max(low, kept - 2 * kept**0.5 * gained + gained**2 if gained**2 < kept else 0.0)
-        high = min(high, found + 2 * found**0.5 * gained + gained**2)
-    return low, found, high
+        high = min(high, estimate + 2 * estimate**0.5 * gained + gained**2)
+    return low, estimate, high

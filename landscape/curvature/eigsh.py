@@ -169,10 +169,9 @@ def eigsh(
         ritz, low, high = _dense(H.matrix, k)
         require_range(float(np.abs(ritz).max()), op.dtype)
         return _result(H, which, k, tol, ritz, low, high, error=H.error)
-    given, op = op, Sound(op)
+    is_matrix, op = isinstance(op, MatrixOperator), Sound(op)
     search = Search(op, k, which, tol, seed, max_hvps)
     low, high = search.run(v0)
-    is_matrix = isinstance(given, MatrixOperator)
     return _result(op, which, k, tol, search.krylov.theta, low, high, search, op.error, is_matrix)
 
 
@@ -261,17 +260,17 @@ def _result(
         residuals.append(residual)
         values.append(theta)
         defects.append((gram - torch.eye(k).to(gram)).abs().max())
-    found = to_array(torch.stack(residuals))
-    converged, hidden = found + error <= max(tol * norm, UNDERFLOW), np.zeros(len(ends))
+    residual_norms = to_array(torch.stack(residuals))
+    converged, hidden = residual_norms + error <= max(tol * norm, UNDERFLOW), np.zeros(len(ends))
     if search is not None:
         converged &= np.array([[name in search.searched] for name in names])
         # Weyl: the projection on the vectors and on their complement differs from H by their residuals.
         hidden += [search.beyond[name] for name in names]
-        hidden += np.linalg.norm(found) if search.failure else 0.0
+        hidden += np.linalg.norm(residual_norms) if search.failure else 0.0
     return EigenResult(
         values=to_array(torch.stack(values)),
         vectors=torch.stack(ends),
-        residuals=found,
+        residuals=residual_norms,
         converged=converged,
         num_products=search.products + (1 + RUNS) * len(ends) * k if search else 0,
         method="lanczos" if search else "dense",
@@ -532,8 +531,8 @@ def shifted_ends(op: LinearOperator, H: MatrixOperator, k: int, rtol: float, see
                 which="both",
                 hidden_failure_probability=max(low.hidden_failure_probability, high.hidden_failure_probability),
             )
-    found = eigsh(op, k, "both", "lanczos", rtol, seed, max_hvps=max_hvps)
-    return dataclasses.replace(found, num_products=found.num_products + spent)
+    by_products = eigsh(op, k, "both", "lanczos", rtol, seed, max_hvps=max_hvps)
+    return dataclasses.replace(by_products, num_products=by_products.num_products + spent)
 
 
 def _lowest(op: LinearOperator, seed: int, max_hvps: int) -> RandomRun:
@@ -554,7 +553,7 @@ def _inverse(matrix: Tensor, run: RandomRun) -> tuple[FunctionOperator, float] |
     return None
 
 
-def _hidden(matrix: Tensor, shift: float, inverted: LinearOperator, found: EigenResult, values: Array) -> float:
+def _hidden(matrix: Tensor, shift: float, inverted: LinearOperator, eigen: EigenResult, values: Array) -> float:
     """How far the i-th of `values` may be from the i-th lowest eigenvalue of the matrix; infinity if that is unknown.
 
     With A = H - s, positive definite, and B as the inverse is applied, |A B - 1| <= r < 1 is measured by probes. Then
@@ -563,7 +562,7 @@ def _hidden(matrix: Tensor, shift: float, inverted: LinearOperator, found: Eigen
     X = gaussian(len(matrix), 8).to(matrix)
     solved = inverted @ X
     r = probe_bound(matrix @ solved - shift * solved - X)
-    inverses, missed = found.values[0], float(found.hidden[0])
+    inverses, missed = eigen.values[0], float(eigen.hidden[0])
     apart = missed + r / (1 - r) * (inverses[0] + missed) if r < 1 else np.inf
     if not apart < inverses[-1]:
         return float("inf")
@@ -635,13 +634,13 @@ def index_bounds(
         runs += 1
         # Any of the runs may fail: the shares 1/2, 1/6, 1/12 and so on sum to 1.
         share = 1 / (runs * (runs + 1))
-        found, chance, used = _run(op, Q, tolerance, error, share * failure, steps, generator, is_exact)
+        fresh, chance, used = _run(op, Q, tolerance, error, share * failure, steps, generator, is_exact)
         chance = min(1.0, chance / share)
         products += used
         spent += used * _step_cost(Q.shape[1])
-        if chance <= ACCEPTED or found.shape[1] == 0:
+        if chance <= ACCEPTED or fresh.shape[1] == 0:
             break
-        Q = torch.linalg.qr(torch.cat([Q, found], dim=1))[0]
+        Q = torch.linalg.qr(torch.cat([Q, fresh], dim=1))[0]
     proved = chance <= ACCEPTED
     if Q.shape[1] == 0:
         return Bounds(0, 0 if proved else None, chance if proved else 0.0, products)

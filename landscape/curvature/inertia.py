@@ -129,9 +129,9 @@ def saddle_index(
     if is_dense(method, op.shape[0]):
         H = op.symmetric().double()
         norm = operator_norm(H, seed=seed)
-        found = certified(H.matrix, absolute(rel_tau, TAU_DENSE, norm, least(H.matrix, norm, H.error)), norm, H.error)
-        _require_bound(upper, found.lower, found.tolerance)
-        return found
+        inertia = certified(H.matrix, absolute(rel_tau, TAU_DENSE, norm, least(H.matrix, norm, H.error)), norm, H.error)
+        _require_bound(upper, inertia.lower, inertia.tolerance)
+        return inertia
     eigen = eigsh(op, 10, method="lanczos", seed=seed, max_hvps=max_hvps)
     return bracketed(op, eigen, quadrature(op, seed=seed), rel_tau, seed, upper, max_hvps)
 
@@ -175,15 +175,15 @@ def certified(
     count = count_below(matrix, -tolerance, error, factored)
     if count is not None:
         return _inertia(n, count, count, positive, tolerance, "certified", rho)
-    lower, found = 0, n
+    lower, upper = 0, n
     for times in (1, 2, 4):
         away = times * rho
         below, above = (count_below(matrix, -tolerance + side) for side in (-away, away))
         lower = lower if below is None else max(lower, below)
-        found = found if above is None else min(found, above)
+        upper = upper if above is None else min(upper, above)
         if below is not None and above is not None:
             break
-    return _inertia(n, lower, found, positive, tolerance, "certified" if lower == found else "bracketed", away)
+    return _inertia(n, lower, upper, positive, tolerance, "certified" if lower == upper else "bracketed", away)
 
 
 def count_below(matrix: Tensor, shift: float, error: float = 0.0, factored: ShiftedLDL | None = None) -> int | None:
@@ -218,11 +218,11 @@ def from_spectrum(eigen: EigenResult, tau: float | None = None, upper: int | Non
     rho = 10 * n * torch.finfo(eigen.vectors.dtype).eps * norm + eigen.error
     tolerance = absolute(tau, TAU_DENSE, norm, rho)
     require_honest(tolerance, rho, norm)
-    lower, found = int((ritz < -tolerance - rho).sum()), int((ritz < -tolerance + rho).sum())
-    level = "certified" if lower == found else "bracketed"
+    lower, highest = int((ritz < -tolerance - rho).sum()), int((ritz < -tolerance + rho).sum())
+    level = "certified" if lower == highest else "bracketed"
     _require_bound(upper, lower, tolerance)
-    found = found if upper is None else min(found, upper)
-    return _inertia(n, lower, found, int((ritz > tolerance).sum()), tolerance, level, rho)
+    highest = highest if upper is None else min(highest, upper)
+    return _inertia(n, lower, highest, int((ritz > tolerance).sum()), tolerance, level, rho)
 
 
 def bracketed(
@@ -327,11 +327,11 @@ def certified_outside(
     """
     if directions.dimension == 0:
         return certified(H.matrix, tolerance, norm, H.error, negative_only=True, factored=factored)
-    found = _corrected(H, directions, tolerance, norm, factored) if norm else None
-    if found is None:
+    index = _corrected(H, directions, tolerance, norm, factored) if norm else None
+    if index is None:
         rest = Deflated(H, directions).symmetric()
         return certified(rest.matrix, tolerance, norm, rest.error, negative_only=True)
-    return Inertia(found, -1, -1, found, found, tolerance, "certified", H.error)
+    return Inertia(index, -1, -1, index, index, tolerance, "certified", H.error)
 
 
 def _corrected(
@@ -363,8 +363,8 @@ def _corrected(
 
     def inside(solved: Tensor) -> Tensor:
         """The inverse of A on the complement, from that of A."""
-        found: Tensor = solved - Y @ torch.linalg.solve(S, U.T @ solved)
-        return found
+        corrected: Tensor = solved - Y @ torch.linalg.solve(S, U.T @ solved)
+        return corrected
 
     twice = inside(factored.solve(inside(once)))
     # The nearest eigenvalue to -tolerance on the complement.

@@ -123,8 +123,8 @@ class Krylov:
 
     def residuals(self) -> Array:
         """Norms of the residuals of all Ritz pairs in the complement of `locked`, by the recurrence."""
-        found: Array = np.linalg.norm(self.coupling @ self.S, axis=0)
-        return found
+        norms: Array = np.linalg.norm(self.coupling @ self.S, axis=0)
+        return norms
 
     def vectors(self, indices: NDArray[np.int64]) -> Tensor:
         """Ritz vectors (n, m)."""
@@ -193,8 +193,8 @@ class Krylov:
 
     def lengths(self, x: Tensor) -> Array:
         """Norms of columns."""
-        found: Array = np.sqrt(np.maximum(self._inner(x, x).diagonal(), 0))
-        return found
+        norms: Array = np.sqrt(np.maximum(self._inner(x, x).diagonal(), 0))
+        return norms
 
     def _inner(self, X: Tensor, Y: Tensor) -> Array:
         return to_array(inner(X, Y))
@@ -203,10 +203,10 @@ class Krylov:
         return torch.from_numpy(np.ascontiguousarray(S)).to(self.basis)
 
     def _turned(self, store: Tensor, S: Array) -> Tensor:
-        found = store[:, : self.filled] @ self._small(S)
+        turned = store[:, : self.filled] @ self._small(S)
         if self.columns != store.shape[1]:
             store = self._store()
-        store[:, : found.shape[1]] = found
+        store[:, : turned.shape[1]] = turned
         return store
 
     def _store(self) -> Tensor:
@@ -264,8 +264,8 @@ class Lanczos(Krylov):
 def orthonormal(x: Tensor) -> Tensor:
     """Orthonormal columns that span those of x one after the other, which are nearly orthonormal already."""
     R = torch.linalg.cholesky(inner(x, x)).mT
-    found: Tensor = torch.linalg.solve_triangular(R, x, upper=True, left=False)
-    return found
+    Q: Tensor = torch.linalg.solve_triangular(R, x, upper=True, left=False)
+    return Q
 
 
 def advance(op: LinearOperator, runs: Sequence[Krylov]) -> None:
@@ -381,8 +381,8 @@ class RandomRun(Lanczos):
     def _away(self, end: End) -> Array:
         """Distances of the zeros of p from the outermost of them."""
         zeros = np.concatenate([self.theta, self.dropped])
-        found: Array = zeros - zeros.min() if end == "lowest" else zeros.max() - zeros
-        return found
+        distances: Array = zeros - zeros.min() if end == "lowest" else zeros.max() - zeros
+        return distances
 
     def _log_missed(self, away: Array, d: float) -> float:
         """Logarithm of the probability that |<u, v>| is as small as an eigenvalue so far out as d takes."""
@@ -397,13 +397,13 @@ class Complement:
     """The result of a random run in the complement of locked eigenvectors.
 
     beyond: by end, how far outside the innermost locked value the complement may have an eigenvalue, but with
-    probability `failure`; searched: the ends whose own outermost pair converged or was shown not to belong; found:
+    probability `failure`; searched: the ends whose own outermost pair converged or was shown not to belong; missed:
     Ritz vectors (n, m) that belong among the locked ones.
     """
 
     beyond: dict[End, float]
     searched: set[End]
-    found: Tensor
+    missed: Tensor
     num_products: int
 
 
@@ -545,13 +545,13 @@ class Search:
         )
         self.products += seen.num_products
         self.beyond, self.searched = seen.beyond, seen.searched
-        return seen.found
+        return seen.missed
 
     def _begin(self, v0: Tensor | None) -> None:
-        """Choose the first block: at random; random mixtures of the vectors of both ends; the best of those given."""
-        given = v0.shape[1] if v0 is not None and v0.ndim == 2 else 0
-        self.width = BLOCK if given else 1
-        self.krylov = Krylov(self.op, max(self.size, given), self.width, keep_images=True)
+        """Choose the first block: at random; random mixtures of the vectors of both ends; the best of `v0`."""
+        num_vectors = v0.shape[1] if v0 is not None and v0.ndim == 2 else 0
+        self.width = BLOCK if num_vectors else 1
+        self.krylov = Krylov(self.op, max(self.size, num_vectors), self.width, keep_images=True)
         if v0 is None:
             self.krylov.fill(self.generator)
         elif v0.ndim == 3:
@@ -559,7 +559,7 @@ class Search:
             weights = gaussian(len(v0) * v0.shape[2], self.width, self.generator).to(self.krylov.basis)
             self._lead(torch.cat(list(v0), dim=1).to(self.krylov.basis) @ weights, self.width)
         else:
-            self._lead(v0.to(self.krylov.basis), given)
+            self._lead(v0.to(self.krylov.basis), num_vectors)
             self._multiply()
             self.krylov.project()
             residual, norm = self.krylov.residual_vectors(self._ends(self.k)), float(np.abs(self.krylov.theta).max())

@@ -60,8 +60,8 @@ def cross_entropy(logits: Tensor, labels: Tensor, label_smoothing: float = 0.0, 
     # Where the label is the likeliest class, a gradient of 1 - 1 + p would pass through the difference.
     right = others.gather(-1, index).masked_fill(index == top, 0.0)[..., 0]
     hard = others.exp().sum(-1).log1p() - right
-    found = hard + label_smoothing * (right - apart.mean(-1)) if label_smoothing else hard
-    return found.where(counts, 0.0)
+    values = hard + label_smoothing * (right - apart.mean(-1)) if label_smoothing else hard
+    return values.where(counts, 0.0)
 
 
 def mse(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -137,12 +137,12 @@ class Evaluation(TorchFunctionMode):
         kwargs = kwargs or {}
         if (ours := _OURS.get(func)) is not None:
             return ours(*args, **kwargs)
-        found = func(*args, **kwargs)
-        if self._raises and func in _CASTS and found.dtype == torch.float32:
+        output = func(*args, **kwargs)
+        if self._raises and func in _CASTS and output.dtype == torch.float32:
             is_whole = not (args[0].is_floating_point() or args[0].is_complex())
             if is_whole or args[0].dtype == torch.float64:
-                found = args[0].to(found.device, torch.float64)
-        return found
+                output = args[0].to(output.device, torch.float64)
+        return output
 
 
 def log_softmax(z: Tensor, dim: int) -> Tensor:
@@ -263,10 +263,10 @@ def _called_as(function: Callable[..., Tensor], ours: Callable[..., Tensor]) -> 
     signature = inspect.signature(function)
 
     def call(*args: Any, **kwargs: Any) -> Tensor:
-        given = signature.bind(*args, **kwargs).arguments
-        reduction = reduction_of(given, "mean")
+        arguments = signature.bind(*args, **kwargs).arguments
+        reduction = reduction_of(arguments, "mean")
         former = ("size_average", "reduce", "reduction")
-        return ours(**{n: x for n, x in given.items() if n not in former}, reduction=reduction)
+        return ours(**{n: x for n, x in arguments.items() if n not in former}, reduction=reduction)
 
     return call
 

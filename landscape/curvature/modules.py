@@ -28,12 +28,12 @@ class ModuleFunction:
 
     def __init__(self, module: nn.Module, dtype: torch.dtype) -> None:
         self.module, self.dtype = unwrapped(module), dtype
-        self._held: Mapping[str, Tensor] | None = None
+        self._params: Mapping[str, Tensor] | None = None
 
     @contextlib.contextmanager
     def at(self, params: Mapping[str, Tensor]) -> Iterator[None]:
         """Context in which the module has these parameters, also where backward computes forward again."""
-        if self._held is params:
+        if self._params is params:
             yield
             return
         own = {
@@ -41,17 +41,17 @@ class ModuleFunction:
             **dict(self.module.named_buffers(remove_duplicate=False)),
         }
         plain = plain_names(params)
-        given = {n if n in own else plain[n]: p for n, p in params.items()}
-        self._require_names(given, own)
+        replacements = {n if n in own else plain[n]: p for n, p in params.items()}
+        self._require_names(replacements, own)
         # By identity: one tensor for all places of a tied parameter.
-        values = {id(own[n]): p.to(self.dtype) for n, p in given.items()}
+        values = {id(own[n]): p.to(self.dtype) for n, p in replacements.items()}
         values |= {id(p): in_precision(p.detach(), self.dtype).clone() for p in own.values() if id(p) not in values}
         places = [
-            (holder, name, held)
+            (holder, name, tensor)
             for part in self.module.modules()
             for holder in (part._parameters, part._buffers)
-            for name, held in holder.items()
-            if held is not None
+            for name, tensor in holder.items()
+            if tensor is not None
         ]
         # Hooks, such as those of pruning, set tensors that are no parameters.
         plain_tensors = [
@@ -60,15 +60,15 @@ class ModuleFunction:
             for name, x in vars(part).items()
             if torch.is_tensor(x)
         ]
-        before, self._held = self._held, params
+        before, self._params = self._params, params
         try:
-            for holder, name, held in places:
-                holder[name] = values[id(held)]  # type: ignore[assignment]
+            for holder, name, tensor in places:
+                holder[name] = values[id(tensor)]  # type: ignore[assignment]
             yield
         finally:
-            for holder, name, held in [*places, *plain_tensors]:
-                holder[name] = held  # type: ignore[assignment]
-            self._held = before
+            for holder, name, tensor in [*places, *plain_tensors]:
+                holder[name] = tensor  # type: ignore[assignment]
+            self._params = before
 
     def __call__(self, params: Mapping[str, Tensor], inputs: Any) -> Any:
         with self.at(params):
@@ -80,7 +80,7 @@ class ModuleFunction:
         return any(module.training for module in self.module.modules())
 
     def replaced(self, params: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The module's own trainable parameters, in whose place these are given."""
+        """The module's own trainable parameters that these replace."""
         own = dict(self.module.named_parameters(remove_duplicate=False))
         names = {name if name in own else plain for name, plain in plain_names(params).items()}
         return {name: own[name] for name in own if name in names and own[name].requires_grad}
@@ -143,11 +143,11 @@ def plain_names(names: Iterable[str]) -> dict[str, str]:
 
 def first_names(module: nn.Module) -> dict[str, str]:
     """The name that a tied parameter, or buffer, counts under, by each of its other names."""
-    found = dict[str, str]()
+    aliases = dict[str, str]()
     for named in (module.named_parameters, module.named_buffers):
         first = {id(p): name for name, p in named()}
-        found |= {name: first[id(p)] for name, p in named(remove_duplicate=False) if name != first[id(p)]}
-    return found
+        aliases |= {name: first[id(p)] for name, p in named(remove_duplicate=False) if name != first[id(p)]}
+    return aliases
 
 
 def device_of(model: object) -> torch.device | None:
@@ -158,13 +158,13 @@ def device_of(model: object) -> torch.device | None:
 
 def constants(of: object) -> list[Tensor]:
     """Dense tensors beside parameters that a module, or a functools.partial, holds: buffers and plain attributes."""
-    found: list[object] = []
+    candidates: list[object] = []
     if isinstance(of, functools.partial):
-        found = [*of.args, *of.keywords.values()]
+        candidates = [*of.args, *of.keywords.values()]
     elif isinstance(of, nn.Module):
-        found = [*of.buffers(), *(value for module in of.modules() for value in vars(module).values())]
+        candidates = [*of.buffers(), *(value for module in of.modules() for value in vars(module).values())]
     # What has a gradient comes from parameters, as by weight norm.
-    dense = [x for x in found if isinstance(x, Tensor) and x.layout == torch.strided and not x.is_meta]
+    dense = [x for x in candidates if isinstance(x, Tensor) and x.layout == torch.strided and not x.is_meta]
     return [x for x in dense if not x.requires_grad]
 
 

@@ -105,7 +105,7 @@ class Objective(Shown):
         self._part = taken()
         if self._part:
             self._part.seen.append(f"{checksum([constants(model), constants(loss)]):08x}")
-        self._given, self._weight = (model, loss, weight), weight
+        self._originals, self._weight = (model, loss, weight), weight
         self.dtype, self.weight_decay, self.device = dtype, weight_decay, self._data.device
         self._model = ModuleFunction(model, dtype) if isinstance(model, nn.Module) else model
         chosen = self._default_loss() if loss is None else loss
@@ -114,7 +114,7 @@ class Objective(Shown):
         self._loss = loss_in_precision(chosen, dtype)
         self._takes_model: bool | None = True if chosen is _own_loss else None
         self._evaluation: Evaluation | None = None
-        # Copies share it, as they do what is sound: which of them finds it is chance.
+        # Shared by copies, as `_sound` is: any of them may be the first to learn it.
         self._counts: list[float] = [1.0] if self._reduction == "sum" and weight is None else []
         self._sound: set[tuple[str, ...]] = set()
         self._probed: Piece | None = None
@@ -123,7 +123,7 @@ class Objective(Shown):
 
     def in_dtype(self, dtype: torch.dtype) -> Objective:
         """The same objective in another precision."""
-        model, loss, weight = self._given
+        model, loss, weight = self._originals
         other = Objective(model, self._data, None, loss, self.weight_decay, dtype=dtype, weight=weight)
         other._takes_model, other._counts, other._sound = self._takes_model, self._counts, self._sound
         other._part = self._part
@@ -132,7 +132,7 @@ class Objective(Shown):
     def with_model(self, model: nn.Module) -> Objective:
         """The same objective of a copy of the module with other buffers."""
         other = copy.copy(self)
-        other._given, other._model = (model, *self._given[1:]), ModuleFunction(model, self.dtype)
+        other._originals, other._model = (model, *self._originals[1:]), ModuleFunction(model, self.dtype)
         return other
 
     def with_decay(self, weight_decay: float) -> Objective:
@@ -189,8 +189,8 @@ class Objective(Shown):
 
         Backward may compute parts of forward again (activation checkpointing).
         """
-        held = self._model.at(params) if isinstance(self._model, ModuleFunction) else contextlib.nullcontext()
-        with self._evaluating(), held:
+        context = self._model.at(params) if isinstance(self._model, ModuleFunction) else contextlib.nullcontext()
+        with self._evaluating(), context:
             yield
 
     @contextlib.contextmanager
@@ -211,7 +211,7 @@ class Objective(Shown):
         ArgumentError also where the loss of the same parameters differs between two calls, where samples of a batch
         that is cut depend on each other, and where automatic differentiation is wrong; NumericsError where a value is
         not finite. Once for each set of names: two passes over the data, two more over a batch that is cut, and
-        derivatives by at most a quarter of its samples, or where they cannot be taken apart all.
+        derivatives on at most a quarter of its samples, or on all where the batch cannot be taken apart.
         """
         if tuple(params) in self._sound:
             return
@@ -237,7 +237,7 @@ class Objective(Shown):
         require_used([name for name, used in zip(params, uses.tolist(), strict=True) if not used])
         with blaming("the loss cannot be differentiated"):
             if isinstance(self._model, ModuleFunction):
-                # Copies, as the module's own parameters may be the ones that are given.
+                # Copies, as `params` may be the module's own parameters.
                 require_replaced(self._term(probe, self._leaves(params)), self._model.replaced(params))
             self._require_derivatives(probe, params)
         self._sound.add(tuple(params))
@@ -277,8 +277,8 @@ class Objective(Shown):
         require_parameters(params, self.device)
         leaves = self._leaves(params)
         self.require_sound(leaves)
-        found = self.total(self._gradient(leaves))
-        pieces = found.split([p.numel() for p in leaves.values()])
+        flat = self.total(self._gradient(leaves))
+        pieces = flat.split([p.numel() for p in leaves.values()])
         return {n: piece.view_as(p) for (n, p), piece in zip(leaves.items(), pieces, strict=True)}
 
     def _leaves(self, params: Parameters) -> dict[str, Tensor]:
@@ -344,9 +344,9 @@ class Objective(Shown):
                 if self._default == self.dtype or not any(word in str(error) for word in ("dtype", "scalar type")):
                     raise
             torch.set_default_dtype(self.dtype)
-            found = self._sum_here(batch, params)
+            value, weight = self._sum_here(batch, params)
             self._default = self.dtype
-            return found
+            return value, weight
 
     def _sum_here(self, batch: Batch, params: Parameters) -> tuple[Tensor, float]:
         if self._takes_model is None:
@@ -356,14 +356,14 @@ class Objective(Shown):
                 return self._of_outputs(self._outputs(batch, params), batch)
             used = fresh(batch, self.dtype)
             with blaming(f"the loss fails on a batch {shapes(used)}"):
-                found = self._loss(self._callable(params), used)
-            return self._weighed(found, batch)
+                loss = self._loss(self._callable(params), used)
+            return self._weighed(loss, batch)
 
     def _finds_model(self, batch: Batch, params: Parameters) -> bool:
         """Whether the loss takes (model, batch), not (outputs, targets): which of the two it does not fail on."""
         if self._reduction is not None or self._is_convex:
             return False
-        first = next(iter(_arguments(self._given[1])), "")
+        first = next(iter(_arguments(self._originals[1])), "")
         if not _is_pair(batch):
             return True
         failure: ArgumentError | None = None
@@ -411,16 +411,16 @@ class Objective(Shown):
         targets = fresh(batch[1], self.dtype)
         shown = f"outputs {shapes(outputs)} and targets {shapes(targets)}"
         with blaming(f"the loss fails on {shown}"):
-            found = self._loss(outputs, targets)
-        if isinstance(found, Tensor) and isinstance(outputs, Tensor) and isinstance(targets, Tensor):
+            loss = self._loss(outputs, targets)
+        if isinstance(loss, Tensor) and isinstance(outputs, Tensor) and isinstance(targets, Tensor):
             is_column = outputs.shape == (*targets.shape, 1) or targets.shape == (*outputs.shape, 1)
-            if is_column and found.numel() > outputs.numel():
+            if is_column and loss.numel() > outputs.numel():
                 require_one_shape("the loss", outputs, targets)
-        return self._weighed(found, batch, outputs)
+        return self._weighed(loss, batch, outputs)
 
-    def _weighed(self, found: Any, batch: Batch, outputs: Any = None) -> tuple[Tensor, float]:
-        require_value(found, self.dtype)
-        found = found.to(self.dtype)
+    def _weighed(self, loss: Any, batch: Batch, outputs: Any = None) -> tuple[Tensor, float]:
+        require_value(loss, self.dtype)
+        loss = loss.to(self.dtype)
         counted = cast(Evaluation, self._evaluation).counted
         once = counted[0] if len(counted) == 1 else ("", 0.0, 0)
         if self._weight is not None:
@@ -428,18 +428,18 @@ class Objective(Shown):
                 "weight= fails on a batch", "it is called with each batch of the data: call it on one in Python"
             ):
                 weight = require_weight(self._weight(fresh(batch, self.dtype)))
-            return found.mean() * weight, weight
+            return loss.mean() * weight, weight
         if self.is_sum:
-            return found.sum(), 0.0
-        if found.ndim:
-            if self._data.is_cut and len(found) != size_of(batch):
+            return loss.sum(), 0.0
+        if loss.ndim:
+            if self._data.is_cut and len(loss) != size_of(batch):
                 raise ArgumentError(
-                    f"the loss returns shape {tuple(found.shape)} for {size_of(batch)} samples of a chunk",
+                    f"the loss returns shape {tuple(loss.shape)} for {size_of(batch)} samples of a chunk",
                     "return one value for each sample, or leave chunk_size out",
                 )
             # Means over tokens, or chosen samples, of the values of a cross-entropy are other values than these.
-            is_its_own = once[0] == "none" and once[2] == found.numel()
-            return found.sum(), once[1] if is_its_own else float(found.numel())
+            is_its_own = once[0] == "none" and once[2] == loss.numel()
+            return loss.sum(), once[1] if is_its_own else float(loss.numel())
         if self._data.is_cut and self._reduction is None:
             raise ArgumentError(
                 "the loss is one number for a batch, which is not cut into chunks",
@@ -448,7 +448,7 @@ class Objective(Shown):
             )
         if once[0] == "mean":
             # torch's mean over nothing is NaN.
-            return (found * once[1] if once[1] else found.new_zeros(())), once[1]
+            return (loss * once[1] if once[1] else loss.new_zeros(())), once[1]
         size = float(size_of(batch))
         if self._reduction == "mean" and isinstance(outputs, Tensor):
             size = float(outputs.numel()) if outputs.shape == tensors_of(batch[1])[0].shape else size
@@ -459,7 +459,7 @@ class Objective(Shown):
                     "say it: weight=lambda batch: ...",
                 )
             size = 1.0
-        return found * size, size
+        return loss * size, size
 
     @contextlib.contextmanager
     def _counting(self) -> Iterator[None]:
@@ -610,8 +610,10 @@ def _is_convex(loss: Any) -> bool:
 def _first_part(outputs: Any) -> str:
     """The expression for the tensor that is most likely meant."""
     names = outputs.keys() if isinstance(outputs, Mapping) else getattr(outputs, "__dict__", {})
-    held = [n for n in names if isinstance(outputs[n] if isinstance(outputs, Mapping) else getattr(outputs, n), Tensor)]
-    name = next((n for n in ("logits", *held) if n in held), None)
+    tensor_names = [
+        n for n in names if isinstance(outputs[n] if isinstance(outputs, Mapping) else getattr(outputs, n), Tensor)
+    ]
+    name = next((n for n in ("logits", *tensor_names) if n in tensor_names), None)
     if name is None:
         return "[0]"
     return f"[{name!r}]" if type(outputs) is dict else f".{name}"
@@ -643,7 +645,7 @@ def gradients(
     if weights is not None and not batched:
         # The same bits; of grad_outputs torch checks the shape by SymPy, whose import takes a second of each process.
         output, weights = (output * weights).sum(), None
-    found = torch.autograd.grad(
+    derivatives = torch.autograd.grad(
         output,
         inputs,
         weights,
@@ -652,4 +654,4 @@ def gradients(
         allow_unused=True,
         is_grads_batched=batched,
     )
-    return [x.new_zeros(*lead, *x.shape) if g is None else g for g, x in zip(found, inputs, strict=True)]
+    return [x.new_zeros(*lead, *x.shape) if g is None else g for g, x in zip(derivatives, inputs, strict=True)]

@@ -552,8 +552,8 @@ class Restricted(LinearOperator):
         if self._cols is not None:
             whole = vectors.new_zeros(self.op.shape[1], *vectors.shape[1:])
             vectors = whole.index_copy_(0, self._cols, vectors)
-        found = self.op @ vectors
-        return found if self._rows is None else found[self._rows]
+        images = self.op @ vectors
+        return images if self._rows is None else images[self._rows]
 
     @property
     def T(self) -> Restricted:

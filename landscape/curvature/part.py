@@ -17,7 +17,7 @@ from landscape.errors import ArgumentError
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """What rank `rank` of `size` takes of the data of every objective that is made while it is `taken`.
+    """What rank `rank` of `size` takes of the data of every objective that is created within `taking`.
 
     seen: checksums of what it takes a part of, by which the ranks see that it is the same for all.
     """
@@ -55,19 +55,19 @@ class _EveryNth:
         return itertools.islice(self._loader, self._first, None, self._step)
 
 
-_taken: ContextVar[Part | None] = ContextVar("taken", default=None)
+_part: ContextVar[Part | None] = ContextVar("part", default=None)
 
 
 @contextlib.contextmanager
 def taking(part: Part) -> Iterator[None]:
-    """Context in which all data are this part of what is given."""
-    before = _taken.set(part)
+    """Context in which every objective takes this part of its data."""
+    before = _part.set(part)
     try:
         yield
     finally:
-        _taken.reset(before)
+        _part.reset(before)
 
 
 def taken() -> Part | None:
     """The part to take; None: all."""
-    return _taken.get()
+    return _part.get()

@@ -109,17 +109,17 @@ class _Moved(TorchDispatchMode):
         if is_view or "c10d" in func.namespace or name in _MOVES:
             return func(*args, **kwargs)
         if name == "_to_copy":
-            found = func(*args, **kwargs)
-            is_rounded = args[0].dtype == self._dtype != found.dtype
-            return self._moved(found, found.dtype) if is_rounded else found
+            copy = func(*args, **kwargs)
+            is_rounded = args[0].dtype == self._dtype != copy.dtype
+            return self._moved(copy, copy.dtype) if is_rounded else copy
         if torch.Tag.pointwise not in func.tags:
             first, rest = (args[:1], args[1:]) if is_inplace else ((), args)
             args = (*first, *pytree.tree_map_only(Tensor, self._moved, rest))
-        found = func(*args, **kwargs)
+        output = func(*args, **kwargs)
         if is_inplace:
-            pytree.tree_map_only(Tensor, lambda x: x.copy_(self._moved(x)), found)
-            return found
-        return pytree.tree_map_only(Tensor, self._moved, found)
+            pytree.tree_map_only(Tensor, lambda x: x.copy_(self._moved(x)), output)
+            return output
+        return pytree.tree_map_only(Tensor, self._moved, output)
 
     def _moved(self, x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
         if x.is_complex():
@@ -158,6 +158,6 @@ _OWN: dict[str, Callable[..., Any]] = {
 def _formula(func: Any) -> Callable[..., Any] | None:
     from torch._decomp import decomposition_table
 
-    found = decomposition_table.get(func)
+    formula = decomposition_table.get(func)
     # Without what makes it an operation of its own, which imports the compiler of torch.
-    return found and inspect.unwrap(found)
+    return formula and inspect.unwrap(formula)

@@ -92,7 +92,7 @@ def slice_plane(
 def _curvature(objective: Objective, params: Mapping[str, Tensor], step: Mapping[str, Tensor]) -> float:
     """The second derivative by t of L(theta + t v) at 0."""
     # Copies, as autograd keeps no inference tensor.
-    params, step = ({n: p.detach().clone() for n, p in given.items()} for given in (params, step))
+    params, step = ({n: p.detach().clone() for n, p in tensors.items()} for tensors in (params, step))
     t = next(iter(step.values())).new_zeros(()).requires_grad_()
     at = _shift(params, (t, step))
     total = 0.0

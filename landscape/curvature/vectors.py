@@ -17,8 +17,8 @@ Array = NDArray[np.float64]
 
 def to_array(x: Tensor) -> Array:
     """The numbers of a tensor on any device, in double precision."""
-    found: Array = x.double().cpu().numpy()
-    return found
+    array: Array = x.double().cpu().numpy()
+    return array
 
 
 def seeded(seed: int, stream: int = 0) -> torch.Generator:
@@ -93,9 +93,9 @@ _TILE = 1024
 
 def asymmetry(matrix: Tensor) -> float:
     """|M - M^T|_F. Raises NumericsError for a matrix that is not finite."""
-    found = sum((1 if i == j else 2) * float((upper - lower.T).norm()) ** 2 for i, j, upper, lower in _tiles(matrix))
-    require_finite(found)
-    return float(found**0.5)
+    squared = sum((1 if i == j else 2) * float((upper - lower.T).norm()) ** 2 for i, j, upper, lower in _tiles(matrix))
+    require_finite(squared)
+    return float(squared**0.5)
 
 
 def symmetrised(matrix: Tensor) -> Tensor:
