@@ -56,13 +56,14 @@ def import_(
         for path, step in import_steps(names, options.step_pattern):
             line = f"{printable(path.name)} -> step {step}"
             print(line, file=sys.stderr) if options.json else say(line)
-        made = import_checkpoints(names, out, options.step_pattern, options.skip, options.overwrite, options.quiet)
+        summary = import_checkpoints(names, out, options.step_pattern, options.skip, options.overwrite, options.quiet)
     if options.json:
-        say(tables.document(dataclasses.asdict(made)))
+        say(tables.document(dataclasses.asdict(summary)))
         return 0
-    for note in made.notes:
+    for note in summary.notes:
         print(printable(note), file=sys.stderr)
-    count, last = len(made.steps), made.steps[-1]
-    steps = f"{count} checkpoints, steps {made.steps[0]} to" if count > 1 else "a checkpoint at step"
-    say(f"{printable(made.path)}: {steps} {last}, {made.num_parameters:,} parameters in {made.num_tensors} tensors")
+    count, last = len(summary.steps), summary.steps[-1]
+    steps = f"{count} checkpoints, steps {summary.steps[0]} to" if count > 1 else "a checkpoint at step"
+    size = f"{summary.num_parameters:,} parameters in {summary.num_tensors} tensors"
+    say(f"{printable(summary.path)}: {steps} {last}, {size}")
     return 0

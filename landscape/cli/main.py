@@ -59,7 +59,7 @@ _EXAMPLES = (
 
 def app() -> App:
     """The parser of all commands."""
-    made = App(
+    parser = App(
         "landscape",
         help=landscape.__doc__,
         help_format="plaintext",
@@ -75,7 +75,7 @@ def app() -> App:
     )
     for place, (name, (command, examples)) in enumerate(COMMANDS.items()):
         layers = (require_paths, training.defaults) if name == "train" else (require_paths,)
-        made.command(
+        parser.command(
             command,
             name=name,
             sort_key=place,
@@ -83,7 +83,7 @@ def app() -> App:
             config=layers,
             default_parameter=flag,
         )
-    return made
+    return parser
 
 
 def _epilogue(examples: Sequence[str]) -> str:

@@ -51,25 +51,25 @@ def flags(config: DataclassInstance, headings: Mapping[str, Sequence[str]]) -> A
     """
     kind, hints = type(config), get_type_hints(type(config))
     fields = {f.name: f for f in dataclasses.fields(config)}
-    made: list[tuple[str, Any, Any]] = []
+    members: list[tuple[str, Any, Any]] = []
     for heading, names in headings.items():
         group = Group.create_ordered(heading)
         for name in filter(fields.get, names):
             default = getattr(config, name)
             flag = Parameter(group=group, negative=f"--no-{name}" if default is True else "")
             value = dataclasses.field(default=default, metadata=fields[name].metadata)
-            made.append((name, Annotated[hints[name], flag], value))
+            members.append((name, Annotated[hints[name], flag], value))
     # cyclopts takes classes of the module `types` for built-in ones.
     namespace = {"__module__": kind.__module__}
-    return FLAT(dataclasses.make_dataclass(kind.__name__, made, bases=(kind,), frozen=True, namespace=namespace))
+    return FLAT(dataclasses.make_dataclass(kind.__name__, members, bases=(kind,), frozen=True, namespace=namespace))
 
 
 def plain(config: Config) -> Config:
-    """The config of the library, from one that its flags made."""
+    """The config of the library, from one that `flags` made."""
     kind = type(config).__base__
     assert kind is not None
-    made: Config = kind(**{f.name: getattr(config, f.name) for f in dataclasses.fields(config)})
-    return made
+    library_config: Config = kind(**{f.name: getattr(config, f.name) for f in dataclasses.fields(config)})
+    return library_config
 
 
 def shown(default: Any) -> str | None:

@@ -61,17 +61,17 @@ def verification(opinions: Sequence[Verification]) -> str:
     return f"\neigenvalue of largest magnitude, and all reported ones against a dense Hessian\n{align(lines)}\n"
 
 
-def sweep_status(found: SweepStatus) -> str:
+def sweep_status(status: SweepStatus) -> str:
     """How many files are in each state, and each that runs, waits in a queue or failed, with its reason and log."""
     states = ("done", "running", "failed", "waiting")
-    lines = [["", *states], *([kind, *(f"{n[s]:,}" for s in states)] for kind, n in found.counts.items())]
-    told = []
-    for file in found.files:
+    lines = [["", *states], *([kind, *(f"{n[s]:,}" for s in states)] for kind, n in status.counts.items())]
+    notices = []
+    for file in status.files:
         if file.state == "done" or not (file.where or file.reason):
             continue
-        said = "; ".join(filter(None, (file.reason, file.hint, file.where, file.log and f"log: {file.log}")))
-        told.append(printable(f"{file.state}: {file.path}: {said}"))
-    return "\n".join([align(lines), *told])
+        details = "; ".join(filter(None, (file.reason, file.hint, file.where, file.log and f"log: {file.log}")))
+        notices.append(printable(f"{file.state}: {file.path}: {details}"))
+    return "\n".join([align(lines), *notices])
 
 
 def submissions(submitted: Sequence[Submission], as_json: bool) -> str:
@@ -122,8 +122,8 @@ def contents(state: FileState) -> str:
         commands.append(["resume", f"the same `landscape {again}` command resumes it"])
     width = max(len(line[0]) for line in (*lines[1:], *commands))
     (head, *facts), last = ([list(map(printable, line)) for line in some] for some in (lines, commands))
-    told = [[name, _wrapped(text, width + 4)] for name, text in facts]
-    return "\n".join([": ".join(head), *(f"  {name:{width}}  {text}" for name, text in (*told, *last))])
+    wrapped = [[name, _wrapped(text, width + 4)] for name, text in facts]
+    return "\n".join([": ".join(head), *(f"  {name:{width}}  {text}" for name, text in (*wrapped, *last))])
 
 
 def _wrapped(text: str, indent: int) -> str:

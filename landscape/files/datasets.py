@@ -76,8 +76,8 @@ def group_names(file: h5py.File) -> list[str]:
 
 def read_group(path: Path, file: h5py.File, name: str) -> xarray.Dataset:
     """One group of an open file, in memory. Raises FileError if it fails its checksum."""
-    held = {n: item for n, item in file[name].items() if isinstance(item, h5py.Dataset)}
-    variables = {n: (axes_of(path, item), values_of(path, item), described(path, item)) for n, item in held.items()}
+    stored = {n: item for n, item in file[name].items() if isinstance(item, h5py.Dataset)}
+    variables = {n: (axes_of(path, item), values_of(path, item), described(path, item)) for n, item in stored.items()}
     data = xarray.Dataset(variables)
     if attribute(path, file[name], "crc32", int) != _checksum(data):
         raise FileError(f"{path}: {name} fails its checksum", COPY_AGAIN)

@@ -136,9 +136,9 @@ def geometry_file(run: Path) -> Path:
     return require_name(run).with_name(f"{run.stem}.geometry.h5")
 
 
-def run_file(made: Path) -> Path:
+def run_file(path: Path) -> Path:
     """RUN.hessian.h5, RUN.hessian-NAME.h5, RUN.critical-STEP.h5, RUN.geometry.h5 -> RUN.h5; other names unchanged."""
-    return made.with_name(re.sub(r"\.(hessian|critical|geometry)(-[^.]*)?\.h5$", ".h5", made.name))
+    return path.with_name(re.sub(r"\.(hessian|critical|geometry)(-[^.]*)?\.h5$", ".h5", path.name))
 
 
 def sha256(path: Path) -> str:

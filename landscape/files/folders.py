@@ -62,8 +62,8 @@ def replaced_folder(out: Path, what: str, overwrite: bool) -> Iterator[Path]:
 
 def record(folder: Path, files: list[Path]) -> None:
     """Write the record of our files into a folder."""
-    found = {str(path.relative_to(folder)): sha256(path) for path in sorted(files) if path.name != RECORD}
-    (folder / RECORD).write_text(json.dumps({"written_by": "landscape", "files": found}, indent=1) + "\n")
+    checksums = {str(path.relative_to(folder)): sha256(path) for path in sorted(files) if path.name != RECORD}
+    (folder / RECORD).write_text(json.dumps({"written_by": "landscape", "files": checksums}, indent=1) + "\n")
 
 
 def _is_around_here(folder: Path) -> bool:
@@ -83,8 +83,8 @@ def _recorded(folder: Path) -> dict[str, str] | None:
     if not path.is_file():
         return None
     try:
-        found = json.loads(path.read_text())
-        files = found["files"] if found["written_by"] == "landscape" else None
+        content = json.loads(path.read_text())
+        files = content["files"] if content["written_by"] == "landscape" else None
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return None
     return files if isinstance(files, dict) else None

@@ -19,7 +19,7 @@ _OWN_AXIS = "param_row_"
 
 def tables(groups: Iterable[tuple[str, xarray.Dataset]]) -> dict[str, pd.DataFrame]:
     """The measurements in groups of a file as tidy tables by name; see `File.to_dataframes`."""
-    found = {}
+    frames = {}
     for group, data in groups:
         data = _stacked(data)
         if group == "critical_point":
@@ -31,9 +31,9 @@ def tables(groups: Iterable[tuple[str, xarray.Dataset]]) -> dict[str, pd.DataFra
             counts = {name: "Int64" for name, values in part.items() if _is_masked_count(values)}
             frame = part.to_dataframe(dim_order=list(axes)).astype(counts).reset_index()
             quantities = [str(name) for name in part.data_vars]
-            found[name] = frame[frame[quantities].notna().any(axis=1)].reset_index(drop=True)
-            found[name].attrs["axes"] = list(axes)
-    return found
+            frames[name] = frame[frame[quantities].notna().any(axis=1)].reset_index(drop=True)
+            frames[name].attrs["axes"] = list(axes)
+    return frames
 
 
 def _stacked(data: xarray.Dataset) -> xarray.Dataset:

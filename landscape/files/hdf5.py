@@ -65,7 +65,7 @@ def open_hdf5(path: Path, kind: str = "") -> h5py.File:
 def file_schema(path: Path) -> str | None:
     """The schema that a file declares, or None. Raises FileError if it is not an HDF5 file."""
     with _open(path) as file:
-        return None if (found := attribute(path, file, "schema", str)) is None else str(found)
+        return None if (declared := attribute(path, file, "schema", str)) is None else str(declared)
 
 
 def attribute(path: Path, owner: Any, name: str, kind: type) -> Any:
@@ -236,16 +236,16 @@ def _declared(path: Path, data: h5py.Dataset, size: int) -> int:
     text = h5py.check_string_dtype(data.dtype)
     if data.dtype.kind not in "iuf" and text is None:
         raise FileError(f"{path}: {where} is of type {data.dtype}, neither numbers nor text", COPY_AGAIN)
-    # Of words the dataset holds their places.
+    # A dataset of words holds only their places.
     itemsize = 16 if text and text.length is None else data.dtype.itemsize
     length: int = math.prod(data.shape) * itemsize
-    at, held = data.id.get_offset(), data.id.get_storage_size()
-    if layout == h5py.h5d.CONTIGUOUS and at is not None and not held == length <= size - at:
+    at, stored = data.id.get_offset(), data.id.get_storage_size()
+    if layout == h5py.h5d.CONTIGUOUS and at is not None and not stored == length <= size - at:
         raise FileError(f"{path}: {where} declares {length:,} bytes, which the file does not hold", COPY_AGAIN)
     if data.chunks:
         each = math.prod(data.chunks) * itemsize
         count = math.prod(-(-n // c) for n, c in zip(data.shape, data.chunks, strict=True))
         # What a chunk unpacks to is bounded by what it takes.
-        if count > CHUNKS or each > ROOM + RATIO * size or held > count * (2 * each + 1024):
+        if count > CHUNKS or each > ROOM + RATIO * size or stored > count * (2 * each + 1024):
             raise FileError(f"{path}: {where} comes in chunks of {data.chunks}, too large or too many", COPY_AGAIN)
     return length

@@ -128,11 +128,11 @@ class Rows:
                 columns = [np.hstack([bytes_of(column) for column in columns])]
             is_sound = self._written[start:stop] & (checksums(columns) == self._records[start:stop])
             sound += (start + np.flatnonzero(is_sound)).tolist()
-        found = sorted((int(self._labels[i]), i) for i in sound)
-        labels = [label for label, _ in found]
+        labelled = sorted((int(self._labels[i]), i) for i in sound)
+        labels = [label for label, _ in labelled]
         if len(set(labels)) < len(labels) or labels and labels[0] < 0:
             raise FileError(f"{self.path}: {self.group} holds a negative or repeated {listed(labels)}", COPY_AGAIN)
-        return dict(found)
+        return dict(labelled)
 
     @functools.cached_property
     def damaged(self) -> list[int]:
@@ -167,7 +167,7 @@ class Rows:
 
     def last(self, label: int) -> dict[str, Any] | None:
         """The last row with at most this label; None without one, or if a damaged row may be the last."""
-        before = [held for held in self.rows if held <= label]
+        before = [other for other in self.rows if other <= label]
         if not before:
             return None
         # Rows are in the order of their labels; the label of a damaged row may be wrong.
@@ -263,5 +263,5 @@ class RunTables:
         self.file.close()
 
     def _whole(self, group: str) -> schema.Table:
-        held = [data for data in self.file[group].values() if isinstance(data, h5py.Dataset) and not data.is_scale]
-        return schema.Table(group, "", tuple(field_of(self.path, data, 0) for data in held))
+        datasets = [data for data in self.file[group].values() if isinstance(data, h5py.Dataset) and not data.is_scale]
+        return schema.Table(group, "", tuple(field_of(self.path, data, 0) for data in datasets))

@@ -62,11 +62,11 @@ class RunReader(RunTables, Described):
     @functools.cached_property
     def damage(self) -> str:
         """Rows that fail their checksums, by table and step; empty if none."""
-        found = {group: table.damaged for group, table in self.tables.items() if not table.newest_by}
+        damaged = {group: table.damaged for group, table in self.tables.items() if not table.newest_by}
         for group in self._beside:
             lacking = self.tables["checkpoints"].rows.keys() - self.tables[group].rows.keys()
-            found[group] = sorted(lacking | {*found[group]})
-        return "; ".join(f"{group}: {listed(steps)}" for group, steps in found.items() if steps)
+            damaged[group] = sorted(lacking | {*damaged[group]})
+        return "; ".join(f"{group}: {listed(steps)}" for group, steps in damaged.items() if steps)
 
     def require_whole(self) -> None:
         """Raise FileError if any row fails its checksum."""
@@ -128,8 +128,8 @@ class RunReader(RunTables, Described):
         """Adam's second moments at a stored step by parameter; None for a run with SGD."""
         if "moments" not in self.tables:
             return None
-        found = {name.removeprefix("v_"): array for name, array in self._row("moments", step).items()}
-        return {self.names.get(name, name): array for name, array in found.items()}
+        moments = {name.removeprefix("v_"): array for name, array in self._row("moments", step).items()}
+        return {self.names.get(name, name): array for name, array in moments.items()}
 
     def optimizer_at(self, step: int) -> dict[str, Any] | None:
         """What a recorded run's optimiser knew of each `parameter` at a stored step; None where it was not given."""

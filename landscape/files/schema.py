@@ -100,7 +100,7 @@ COMMIT = Field(
 
 
 def misfit(
-    found: Mapping[str, Table],
+    declared: Mapping[str, Table],
     scales: Scales,
     wanted: Iterable[Table],
     lengths: Mapping[str, int],
@@ -108,12 +108,12 @@ def misfit(
 ) -> str:
     """How a file differs from `wanted` tables with axes of these lengths; empty if it does not.
 
-    found and scales: the declarations of the file. With `may_lack` it may lack datasets.
+    declared and scales: the tables and axes of the file. With `may_lack` it may lack datasets.
     """
     for table in wanted:
-        held = {field.name: field for field in found[table.group].fields} if table.group in found else {}
+        fields = {field.name: field for field in declared[table.group].fields} if table.group in declared else {}
         for field in table.fields:
-            where, other = f"{table.group}/{field.name}".removeprefix("//"), held.get(field.name)
+            where, other = f"{table.group}/{field.name}".removeprefix("//"), fields.get(field.name)
             if other is None:
                 if not may_lack:
                     return f"{where} is missing"

@@ -167,8 +167,8 @@ class File(Described):
         yield "path", self.path
         yield "status", self.attrs["status"]
         for name in self.groups:
-            held = {n: item for n, item in self._file[name].items() if hasattr(item, "shape") and not item.is_scale}
-            axes = {n: axes_of(self.path, item) for n, item in held.items() if n != schema.COMMIT.name}
+            datasets = {n: item for n, item in self._file[name].items() if hasattr(item, "shape") and not item.is_scale}
+            axes = {n: axes_of(self.path, item) for n, item in datasets.items() if n != schema.COMMIT.name}
             yield name, first_few([f"{n} ({', '.join(of)})" for n, of in axes.items()], _SHOWN)
 
     def close(self) -> None:
@@ -306,6 +306,6 @@ def _require_distinct(path: Path, parts: Mapping[str, xarray.Dataset]) -> None:
 
 def _table_of(file: File, group: str, name: str) -> pd.DataFrame:
     """One of the tables of `to_dataframes`. Raises FileError where the file lacks it."""
-    if (found := tables([(group, file.to_xarray(group).load())]).get(name)) is None:
+    if (table := tables([(group, file.to_xarray(group).load())]).get(name)) is None:
         raise FileError(f"{file.path} holds no {name}", "to_dataframes() has all of its tables")
-    return found
+    return table

@@ -211,7 +211,7 @@ class Writer:
     def _write(self, group: str, index: int, labels: Sequence[int], rows: Mapping[str, Array]) -> None:
         """Write rows from `index` on, then the records that commit them; nothing where they have no room."""
         places = self._places[group]
-        # Of a file that was deleted the rows would be lost; one that was moved still takes them.
+        # A deleted file would lose the rows; a moved one still takes them.
         if not os.fstat(self._handle).st_nlink:
             self.require_there()
         if index + len(labels) > places.room:
@@ -219,9 +219,9 @@ class Writer:
                 f"{self.path}: {group} has room for {places.room:,} rows, and this is row {index + len(labels):,}",
                 "nothing was overwritten; the same command with --resume makes room (please report this)",
             )
-        held = {places.table.row: np.array(labels), **rows}
+        values = {places.table.row: np.array(labels), **rows}
         columns = {
-            name: np.ascontiguousarray(held[name], dtype).reshape(len(labels), *shape)
+            name: np.ascontiguousarray(values[name], dtype).reshape(len(labels), *shape)
             for name, (_, dtype, shape) in places.of.items()
             if name != schema.COMMIT.name
         }

@@ -25,7 +25,7 @@ _SPARE = 1 << 16
 
 
 def draft_of(path: Path) -> Path:
-    """A hidden name beside a file or folder, with the name of the program that its drafts are told from others' by."""
+    """A hidden name beside a file or folder, with the name of the program, which tells its drafts from others'."""
     return path.with_name(f".{path.name}.{os.getpid()}.landscape.tmp")
 
 
@@ -118,18 +118,18 @@ def sole_writer(path: Path) -> Iterator[None]:
     except OSError as error:
         hint = mend(error) if error.errno == errno.ENAMETOOLONG else "move it away, or choose another place"
         raise FileError(f"{place} cannot be used as a lock: {error.strerror}", hint) from error
-    holder, held = os.getpid(), place.stat()
+    holder, ours = os.getpid(), place.stat()
     try:
         remove_abandoned(path)
         yield
     finally:
         # A child made by fork ends with a copy of this block: the lock is its parent's.
         if os.getpid() == holder:
-            # While it is held: who has opened it meanwhile sees that it is gone, and makes a new one. Where somebody
-            # removed it, a file of this name is another writer's.
+            # Before the release: whoever has opened it meanwhile sees that it is gone, and makes a new one. Where
+            # somebody removed it, a file of this name is another writer's.
             with contextlib.suppress(OSError):
                 now = place.lstat()
-                if type(lock) is filelock.UnixFileLock and os.path.samestat(now, held) and not now.st_size:
+                if type(lock) is filelock.UnixFileLock and os.path.samestat(now, ours) and not now.st_size:
                     place.unlink()
             lock.release()
 

@@ -118,13 +118,13 @@ class SweepConfig:
     @property
     def analyses(self) -> list[SweepAnalysis]:
         """The entries of `hessian`. Raises ConfigError for invalid values."""
-        found = []
+        analyses = []
         for entry in self.hessian:
             try:
-                found.append(replace(SweepAnalysis(), entry))
+                analyses.append(replace(SweepAnalysis(), entry))
             except ConfigError as error:
                 raise ConfigError(f"hessian {entry.get('name', '')!r}: {error}", error.hint) from error
-        return found
+        return analyses
 
 
 @dataclasses.dataclass(frozen=True)

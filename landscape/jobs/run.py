@@ -231,8 +231,8 @@ def _check(runs: Sequence[SweepRun], analyses: dict[str, SweepAnalysis]) -> dict
             settings = analyses[name].settings
             problem = models.of_config(first, data, settings.device, settings.chunk_size)
             if settings.problem:
-                held = {name: spec.shape for name, spec in problem.parameters.items()}
-                problem, _ = models.own(settings, held, next(iter(alike)))
+                shapes = {name: spec.shape for name, spec in problem.parameters.items()}
+                problem, _ = models.own(settings, shapes, next(iter(alike)))
             Measurement.of(problem, settings)
             absent = [step for step in analyses[name].named_steps if step not in steps]
             if absent:

@@ -145,9 +145,9 @@ def submit_sweep(
                 jobs = [executor.submit(Share(_resolved(share))) for share in array]
             numbers = [job.job_id for job in jobs]
         except (submitit.core.utils.FailedJobError, subprocess.CalledProcessError, OSError) as error:
-            said = str(error).strip().splitlines()[-1]
+            reason = str(error).strip().splitlines()[-1]
             raise LandscapeError(
-                f"sbatch refused the jobs: {said}", "change --slurm or --pack, or see whether Slurm is up"
+                f"sbatch refused the jobs: {reason}", "change --slurm or --pack, or see whether Slurm is up"
             ) from error
         files = [[file.name for file in share.files] for share in array]
         submitted.append(Submission(numbers[0].partition("_")[0], dict(zip(numbers, files, strict=True))))
@@ -176,7 +176,7 @@ def queued(submitted: Sequence[Submission]) -> dict[str, str]:
     """The jobs of these arrays that Slurm has in its queue, with their state."""
     if not submitted:
         return {}
-    lines = _said(["squeue", "--noheader", "--me", "--array", "--format=%i|%T"]).splitlines()
+    lines = _output(["squeue", "--noheader", "--me", "--array", "--format=%i|%T"]).splitlines()
     states = dict(line.strip().split("|", 1) for line in lines)
     return {job: states[job] for submission in submitted for job in submission.files if job in states}
 
@@ -192,7 +192,7 @@ def cancel_sweep(config: SweepConfig, out: Path | str = "checkpoints") -> int:
     """End the jobs of a sweep that Slurm has in its queue; returns how many these were."""
     waiting = in_queue(sweep_folder(config, out) / FOLDER)
     if waiting:
-        _said(["scancel", *{job.partition("_")[0] for job in waiting}])
+        _output(["scancel", *{job.partition("_")[0] for job in waiting}])
     return len(waiting)
 
 
@@ -214,7 +214,7 @@ def _write(path: Path, files: Mapping[str, Sequence[str]]) -> None:
         raise FileError(f"{path} cannot be written: {error.strerror}", mend(error)) from error
 
 
-def _said(command: list[str]) -> str:
+def _output(command: list[str]) -> str:
     """What a command of Slurm prints. Raises LandscapeError if it fails."""
     try:
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout
@@ -226,7 +226,7 @@ def _said(command: list[str]) -> str:
 
 def _longest_array() -> int:
     with contextlib.suppress(LandscapeError):
-        if limit := re.search(r"MaxArraySize\s*=\s*(\d+)", _said(["scontrol", "show", "config"])):
+        if limit := re.search(r"MaxArraySize\s*=\s*(\d+)", _output(["scontrol", "show", "config"])):
             # 0 stands for a Slurm without arrays, which those of one job are not.
             return max(1, int(limit[1]))
     return ARRAY

@@ -217,12 +217,12 @@ def is_analysed(run: Path, config: AnalysisConfig, path: Path, is_trained: bool)
     with RunReader(run) as reader:
         source = models.opened(reader, config)[1] if config.problem else None
         with _sparing():
-            found = existing(path, reader, config, source=source)
+            stored = existing(path, reader, config, source=source)
         # A run that `landscape check --repair` trimmed is resumed, and has kept its analyses.
-        if not is_trained or found is None or found.attrs["status"] != "complete":
+        if not is_trained or stored is None or stored.attrs["status"] != "complete":
             return False
-        steps = _to_measure(reader, config, found.steps) if isinstance(config, HessianConfig) else []
-    return {*steps} <= {*found.steps}
+        steps = _to_measure(reader, config, stored.steps) if isinstance(config, HessianConfig) else []
+    return {*steps} <= {*stored.steps}
 
 
 def _to_measure(reader: RunReader, config: HessianConfig, steps: Sequence[int]) -> list[int]:

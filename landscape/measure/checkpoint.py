@@ -105,10 +105,10 @@ class Checkpoint:
         Its last bits do not depend on which other blocks were asked for.
         """
         if block.name not in self._matrices:
-            found = self._assembled(block, self._autograd)
+            matrix = self._assembled(block, self._autograd)
             # The couplings need these blocks again, and the gauge-free index the last one.
-            kept = {held.name for pair in self.what.pairs for held in (pair.joint, *pair.both)}
-            self._matrices = {name: H for name, H in self._matrices.items() if name in kept} | {block.name: found}
+            kept = {coupled.name for pair in self.what.pairs for coupled in (pair.joint, *pair.both)}
+            self._matrices = {name: H for name, H in self._matrices.items() if name in kept} | {block.name: matrix}
         return self._matrices[block.name]
 
     def gauss_newton(self, block: Block) -> LinearOperator:
@@ -135,18 +135,18 @@ class Checkpoint:
             config, eigen, bound = self.config, self.eigen(block), self.bounds(block).get("saddle_rank_bound")
             rank = None if bound is None else int(bound)
             if self.is_full(block):
-                found = from_spectrum(eigen, config.rel_tau, rank)
+                inertia = from_spectrum(eigen, config.rel_tau, rank)
             elif self.is_dense(block):
-                found = self._counted(block)
+                inertia = self._counted(block)
             else:
                 op, rule = self.block(block), self.rule(block)
-                found = bracketed(op, eigen, rule, config.rel_tau, config.seed, rank, config.max_hvps)
-            self._inertia[block.name] = found
-            self.products[block.name] += found.num_products
+                inertia = bracketed(op, eigen, rule, config.rel_tau, config.seed, rank, config.max_hvps)
+            self._inertia[block.name] = inertia
+            self.products[block.name] += inertia.num_products
         return self._inertia[block.name]
 
     def factored(self, block: Block) -> ShiftedLDL | None:
-        """L D L^T of a dense block at -tolerance if its index took one and it was the last that did."""
+        """L D L^T of a dense block at -tolerance if its index was the last to take one."""
         return self._factored.get(block.name)
 
     def parts(self, pair: Pair) -> tuple[LinearOperator, LinearOperator, LinearOperator]:
@@ -258,9 +258,9 @@ class Checkpoint:
             return op.symmetric()
 
         def anew(vectors: Tensor) -> Tensor:
-            found = closed_form(self.problem.structure(self.params, self.decay)) if is_rounding_randomly() else closed
-            assert found is not None
-            return found @ vectors
+            matrix = closed_form(self.problem.structure(self.params, self.decay)) if is_rounding_randomly() else closed
+            assert matrix is not None
+            return matrix @ vectors
 
         probes = gaussian(len(closed), 4, self.config.seed).to(self.problem.device)
         difference = _agree(f"block {block.name}: closed form", anew, op, probes, self._size)
@@ -283,15 +283,16 @@ class Checkpoint:
 def _agree(what: str, by_hand: Callable[[Tensor], Tensor], op: LinearOperator, probes: Tensor, whole: float) -> float:
     """|by_hand - op|_F of the products with probes. Raises NumericsError if that exceeds the rounding of both.
 
-    Which is measured where it exceeds SELF_CHECK: of a block that all but vanishes automatic differentiation may have
-    lost every digit. Where rounding moves as much as the `whole` Hessian has, there is none, and that is said.
+    The rounding is measured only where the difference exceeds SELF_CHECK: automatic differentiation may lose every
+    digit of a block that all but vanishes. Where rounding moves the products by a share of the `whole` Hessian, no
+    second derivative exists, and the error says so.
     """
-    found, expected = by_hand(probes), op @ probes
-    difference, size = float((found - expected).norm()), float(expected.norm())
+    products, expected = by_hand(probes), op @ probes
+    difference, size = float((products - expected).norm()), float(expected.norm())
     if difference > SELF_CHECK * size:
         own, theirs = (
             float(rounding_change(side, probes, images, 0).norm())
-            for side, images in ((by_hand, found), (op.__matmul__, expected))
+            for side, images in ((by_hand, products), (op.__matmul__, expected))
         )
         jump = own / probes.shape[1] ** 0.5
         if jump > UNDEFINED * whole:

@@ -36,12 +36,12 @@ def missing(field: Field, scales: Scales) -> np.ndarray[Any, Any]:
 
 def put(stored: Datasets, step: int, rows: Datasets) -> Datasets:
     """Stored datasets with the rows of one step, in the place of others of that step."""
-    made = dict(stored)
+    updated = dict(stored)
     for group, row in rows.items():
         others = stored[group].drop_sel({STEP: step}, errors="ignore")
         both = xarray.concat([others, row.expand_dims({STEP: np.array([step], np.int64)})], STEP, data_vars="all")
-        made[group] = both.sortby(STEP)
-    return made
+        updated[group] = both.sortby(STEP)
+    return updated
 
 
 def at(stored: Datasets, step: int) -> Datasets:

@@ -154,9 +154,9 @@ def scaling(coordinate: Floats, x: NDArray[Any]) -> tuple[Floats, Floats]:
     1: numbers are equally spaced along it; below 1 their spacing shrinks as they grow, above 1 it widens. The
     definition is our own; it is not the scaling rate index of arXiv 2502.16147.
     """
-    found = _correlation(coordinate[..., None, :], np.asarray(x, float) ** EXPONENTS[:, None]) ** 2
-    best = found.argmax(-1)
-    return EXPONENTS[best], np.take_along_axis(found, best[..., None], -1)[..., 0]
+    r2 = _correlation(coordinate[..., None, :], np.asarray(x, float) ** EXPONENTS[:, None]) ** 2
+    best = r2.argmax(-1)
+    return EXPONENTS[best], np.take_along_axis(r2, best[..., None], -1)[..., 0]
 
 
 def pls_q2(X: Floats, x: NDArray[Any]) -> Floats:
@@ -187,8 +187,8 @@ def distance_r2(X: Floats, x: NDArray[Any], frequency: Ints) -> tuple[Floats, Fl
     norms = (X**2).sum(-1)
     squared = norms[..., i] + norms[..., j] - 2 * (X @ np.swapaxes(X, -1, -2))[..., i, j]
     line = (x[i] - x[j]) ** 2.0
-    found, which = np.unique(frequency, return_inverse=True)
-    chord = 4 * np.sin(np.pi / n * np.outer(found, j - i)) ** 2
+    frequencies, which = np.unique(frequency, return_inverse=True)
+    chord = 4 * np.sin(np.pi / n * np.outer(frequencies, j - i)) ** 2
     with_line, between = _correlation(squared, line), _correlation(chord, line)[which]
     with_chord = _correlation(squared, chord[which])
     both = with_line**2 + with_chord**2 - 2 * with_line * with_chord * between
@@ -209,21 +209,21 @@ def geometry(X: Floats, x: NDArray[Any]) -> dict[str, Any]:
             f"an embedding {X.shape} of {len(x)} numbers, {np.isfinite(X).mean():.0%} of it finite",
             f"give a row of finite entries for each of at least {FEWEST} numbers",
         )
-    found: dict[str, Any] = dict.fromkeys([s.name for s in STATISTICS], np.full(1 + PERMUTATIONS, np.nan))
-    found |= {"component_share": np.full(min(X.shape), np.nan), "spearman": np.full(COORDINATES, np.nan)}
-    found |= {name: np.full(n // 2 + 1, np.nan) for name in ("fourier_share", "circle_r2")}
-    found |= {"scaling_index": np.nan, "top_frequency": -1, "frequency_in_use": np.zeros(n // 2 + 1, bool)}
+    quantities: dict[str, Any] = dict.fromkeys([s.name for s in STATISTICS], np.full(1 + PERMUTATIONS, np.nan))
+    quantities |= {"component_share": np.full(min(X.shape), np.nan), "spearman": np.full(COORDINATES, np.nan)}
+    quantities |= {name: np.full(n // 2 + 1, np.nan) for name in ("fourier_share", "circle_r2")}
+    quantities |= {"scaling_index": np.nan, "top_frequency": -1, "frequency_in_use": np.zeros(n // 2 + 1, bool)}
     planes = number_of_planes(n)
-    found |= {"plane_frequency": np.full(planes, -1), "plane_position": np.full((planes, n, 2), np.nan)}
+    quantities |= {"plane_frequency": np.full(planes, -1), "plane_position": np.full((planes, n, 2), np.nan)}
     if np.ptp(X, axis=0).any():
         # Fourth powers of large and small entries are out of range; another power of 2 changes no digit.
         _, unit = np.frexp(np.abs(X).max())
-        found |= _measured(np.ldexp(X, -unit), np.asarray(x, float), np.random.default_rng(SEED))
-        found["plane_position"] = np.ldexp(found["plane_position"], unit)
-    found["num_frequencies"] = int(found["frequency_in_use"].sum())
+        quantities |= _measured(np.ldexp(X, -unit), np.asarray(x, float), np.random.default_rng(SEED))
+        quantities["plane_position"] = np.ldexp(quantities["plane_position"], unit)
+    quantities["num_frequencies"] = int(quantities["frequency_in_use"].sum())
     for statistic in STATISTICS:
-        found |= _judged(statistic, found[statistic.name])
-    return found
+        quantities |= _judged(statistic, quantities[statistic.name])
+    return quantities
 
 
 def number_of_planes(n: int) -> int:

@@ -179,23 +179,22 @@ class _Run:
 
     def frequencies_in_use(self, checkpoint: Arrays) -> Ints:
         """The frequencies in use at a checkpoint."""
-        found = embeddings.geometry(self.embedding(checkpoint), self.order)
-        return np.flatnonzero(found["frequency_in_use"])
+        return np.flatnonzero(embeddings.geometry(self.embedding(checkpoint), self.order)["frequency_in_use"])
 
     def row(self, checkpoint: Arrays, keys: Ints) -> dict[str, Any]:
         """Every quantity at a checkpoint; keys: the frequencies of restricted and excluded loss."""
         logits = self._by_place(self.problem.logits(checkpoint, self.tokens))
-        found = embeddings.geometry(self.embedding(checkpoint), self.order) | {"loss": self._losses(logits)}
+        row = embeddings.geometry(self.embedding(checkpoint), self.order) | {"loss": self._losses(logits)}
         for name, part in (("restricted_loss", embeddings.restricted), ("excluded_loss", embeddings.excluded)):
-            found[name] = self._losses(part(logits, self.sign, keys)) if self.sign else np.full(len(SPLITS), np.nan)
-        return found
+            row[name] = self._losses(part(logits, self.sign, keys)) if self.sign else np.full(len(SPLITS), np.nan)
+        return row
 
     def _by_place(self, values: NDArray[Any]) -> NDArray[Any]:
         """What belongs to samples, by the places of their operands, (a, b, ...)."""
         n = len(self.order)
-        found = np.zeros((n, n, *values.shape[1:]), values.dtype)
-        found[self._at] = values[self._has_place]
-        return found
+        by_place = np.zeros((n, n, *values.shape[1:]), values.dtype)
+        by_place[self._at] = values[self._has_place]
+        return by_place
 
     def _losses(self, logits: Floats) -> Floats:
         """Mean cross-entropy of logits (a, b, class) on each split; NaN for one whose pairs have no place."""

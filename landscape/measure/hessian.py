@@ -96,7 +96,7 @@ def hessian(
                 if count:
                     calls = [(Origin.of(reader, what, source), task) for task in tasks]
                     workers = pool.enter_context(Workers(count))
-                    done = workers.results(in_worker, calls, lambda told: bar.show(*told))
+                    done = workers.results(in_worker, calls, lambda progress: bar.show(*progress))
                 else:
                     done = one_by_one(reader, what, tasks, bar.show)
                 losses = _take(reader, what, analysis, zip(tasks, done, strict=True))
@@ -111,17 +111,17 @@ def _take(
     """Track the steps as they come and write each; measured and recorded training losses by step."""
     losses = {}
     before: Vectors = {}
-    for task, found in done:
+    for task, measured in done:
         if task.is_tracked:
-            rows = found.datasets if task.is_new else analysis.at(task.step)
-            rows = track(what, Measured(rows, found.vectors), before)
+            rows = measured.datasets if task.is_new else analysis.at(task.step)
+            rows = track(what, Measured(rows, measured.vectors), before)
             losses[task.step] = float(rows["/"]["train_loss"]), reader.recorded_loss(task.step)
             rows["/"]["recorded_loss"].values[...] = losses[task.step][1]
             rows["/"]["checkpoint_crc32"].values[...] = task.record
             rows["/"]["previous_step"].values[...] = task.before
             analysis.put(task.step, rows)
             analysis.write("running")
-        before = found.vectors
+        before = measured.vectors
     return losses
 
 

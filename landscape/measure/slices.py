@@ -131,7 +131,7 @@ def _slices(run: Path, step: int, config: SliceConfig, analysis: AnalysisConfig,
         )
     _next(bar, "plane")
     k = eigen.values.shape[1]
-    found = Slices(
+    slices = Slices(
         t=t,
         loss=lines.loss,
         value=value,
@@ -148,10 +148,10 @@ def _slices(run: Path, step: int, config: SliceConfig, analysis: AnalysisConfig,
         unit="" if analysis.problem else "nat",
         problem_checksum=source.checksum if source else "",
     )
-    if not all(np.isfinite(values).all() for values in (found.loss, found.plane)):
+    if not all(np.isfinite(values).all() for values in (slices.loss, slices.plane)):
         raise NumericsError(f"the objective overflows within {radius:.3g} of the checkpoint", "lower --radius")
     bar.update()
-    return found
+    return slices
 
 
 def _next(bar: Bar, part: str) -> None:

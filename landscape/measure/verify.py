@@ -57,7 +57,7 @@ def verify(run: Path, file: File, quiet: bool = True) -> list[Verification]:
     except ImportError as error:
         raise LandscapeError("--verify needs pyhessian, which is not installed", "pip install pyhessian") from error
     config = replace(HessianConfig(), file.config)
-    found = []
+    verifications = []
     count = len(file.steps) * len(file.blocks)
     with RunReader(run) as reader, Bar(count, "block", quiet, desc="verify") as bar:
         problem = models.opened(reader, config)[0]
@@ -82,10 +82,10 @@ def verify(run: Path, file: File, quiet: bool = True) -> list[Verification]:
                     (top,), _ = solver.eigenvalues(maxIter=200, tol=1e-6, top_n=1)
                 largest, norm = float(max(ends[:, 0], key=abs)), row["operator_norm"][i]
                 apart = _dense_difference(plain, chosen, decay, ends, norm)
-                found.append(Verification(step, chosen.name, largest, float(top), apart))
+                verifications.append(Verification(step, chosen.name, largest, float(top), apart))
                 plain.model.zero_grad()
                 bar.update()
-    return found
+    return verifications
 
 
 def _regularised(plain: Plain, decay: float, outputs: Tensor, targets: Tensor) -> Tensor:

@@ -28,13 +28,13 @@ class Compared:
 def compared(sources: Sequence[Source], broken: list[LandscapeError] | None = None) -> list[Compared]:
     """The sources with what differs between them; errors go to `broken` as in `open_sources`."""
     names = varied(sources) + ["model", "num_parameters"] * any(source.is_recorded for source in sources)
-    found = []
+    rows = []
     for source in sources:
         with leaving_out(broken):
             files = {kind: str(path) for kind, path in source.files.items()}
             options = {name.replace("_", " "): option(source, name) for name in dict.fromkeys(names)}
-            found.append(Compared(source.label, files, options, numbers(source)))
-    return found
+            rows.append(Compared(source.label, files, options, numbers(source)))
+    return rows
 
 
 def side_by_side(rows: Sequence[Compared]) -> list[list[str]]:

@@ -46,8 +46,8 @@ def findings(sources: Sequence[Source]) -> list[str]:
             median_step=lambda steps: words.median_step(list(steps)),
         )
     )
-    said = [" ".join(line.split()) for line in re.split(r"^\* ", text, flags=re.MULTILINE)[1:]]
-    return said or [_NOTHING]
+    sentences = [" ".join(line.split()) for line in re.split(r"^\* ", text, flags=re.MULTILINE)[1:]]
+    return sentences or [_NOTHING]
 
 
 def templates(**options: object) -> jinja2.Environment:

@@ -167,13 +167,13 @@ def _blocks(source: Source, step: int) -> dict[str, BlockNumbers]:
     ratios = ratios[(ratios["step"] == step) & (ratios["rank"] == 0)].set_index("pair")
     of_pair = source.table("by_step_pair", "step", "pair", "coupling_index")
     of_pair = of_pair[of_pair["step"] == step].set_index("pair")
-    found = {}
+    blocks = {}
     for block, row in of_block.iterrows():
         name = str(block)
         lowest, highest = (float(ends["eigenvalues"].get((name, end), math.nan)) for end in ("lowest", "highest"))
         level = str(row.get("inertia_level", "none"))
         kappa, error = (_number(ratios[column].get(name)) for column in ("coupling_ratios", "coupling_ratio_error"))
-        found[name] = BlockNumbers(
+        blocks[name] = BlockNumbers(
             block=name,
             step=step,
             highest=highest,
@@ -190,7 +190,7 @@ def _blocks(source: Source, step: int) -> dict[str, BlockNumbers]:
             is_kappa_bound=math.isfinite(kappa) and math.isnan(error),
             above=_number(of_pair["coupling_index"].get(name)),
         )
-    return found
+    return blocks
 
 
 def _chosen_pairs(source: Source, blocks: dict[str, BlockNumbers]) -> dict[str, BlockNumbers]:

@@ -77,7 +77,7 @@ def write_report(
 def _draw(tables: Frames, folder: Path, formats: Sequence[str], quiet: bool) -> list[dict[str, Any]]:
     """The figures of the page, saved into a folder."""
     captions = templates().get_template("captions.j2").module
-    found = []
+    figures = []
     with style(), Bar(len(FIGURES), "figure", quiet) as bar:
         for draw in FIGURES:
             name = draw.__name__
@@ -87,11 +87,11 @@ def _draw(tables: Frames, folder: Path, formats: Sequence[str], quiet: bool) -> 
                 svg = inline(paths["svg"].read_text(encoding="utf-8"), name, drawn.title)
                 links = {form: f"figures/{path.name}" for form, path in paths.items()}
                 caption = str(getattr(captions, name)())
-                found.append(
+                figures.append(
                     {"name": name, "title": drawn.title, "svg": Markup(svg), "caption": caption, "links": links}
                 )
             bar.update()
-    return found
+    return figures
 
 
 def _content(sources: Sequence[Source], tables: Frames) -> dict[str, Any]:

@@ -121,16 +121,16 @@ def open_sources(files: Sequence[Path | str], broken: list[LandscapeError] | Non
 
 def frames(sources: Sequence[Source]) -> dict[str, pd.DataFrame]:
     """All tables of the sources by name, and `runs` with a row for each, with columns `run`, `setting` and `seed`."""
-    found: dict[str, list[pd.DataFrame]] = {}
+    by_name: dict[str, list[pd.DataFrame]] = {}
     for source in sources:
         facts = {"memorised": source.memorised, "grokked": source.grokked, "is_recorded": source.is_recorded}
-        found.setdefault("runs", []).append(
+        by_name.setdefault("runs", []).append(
             pd.DataFrame({**facts, "run": source.label, "setting": source.setting, "seed": source.seed}, index=[0])
         )
         for name, table in source.tables.items():
             labels = {"run": source.label, "setting": source.setting, "seed": source.seed}
-            found.setdefault(name, []).append(table.assign(**labels))
-    return {name: pd.concat(tables, ignore_index=True) for name, tables in found.items()}
+            by_name.setdefault(name, []).append(table.assign(**labels))
+    return {name: pd.concat(tables, ignore_index=True) for name, tables in by_name.items()}
 
 
 def varied(sources: Sequence[Source]) -> list[str]:
@@ -212,24 +212,24 @@ def _samples(file: landscape.File) -> pd.Series:
 
 def _distinct(files: Sequence[Path | str]) -> list[Path]:
     """The files, each once; says which were named again."""
-    found: dict[Path, Path] = {}
+    named: dict[Path, Path] = {}
     for path in map(as_path, files):
-        first = found.setdefault(path.resolve(), path)
+        first = named.setdefault(path.resolve(), path)
         if first is not path:
             note(f"{path} is named twice" if path == first else f"{path} is {first}, and counts once")
-    return list(found.values())
+    return list(named.values())
 
 
 def _beside(part: _Part, has_hessian: bool) -> list[Path]:
     """Where the other files of a run are looked for: its analyses only if none of them was named."""
     run = run_file(part.path)
-    found = [run, geometry_file(run)]
+    paths = [run, geometry_file(run)]
     if not has_hessian:
         names = sorted(path for path in run.parent.iterdir() if path.name.startswith(f"{run.stem}."))
-        found += [hessian_file(run)]
-        found += [path for path in names if ".hessian-" in path.name and path.suffix == ".h5"]
-        found += [path for path in names if ".critical-" in path.name and path.suffix == ".h5"]
-    return found
+        paths += [hessian_file(run)]
+        paths += [path for path in names if ".hessian-" in path.name and path.suffix == ".h5"]
+        paths += [path for path in names if ".critical-" in path.name and path.suffix == ".h5"]
+    return paths
 
 
 def _paired(parts: Sequence[_Part]) -> list[Source]:
@@ -276,13 +276,15 @@ def _labelled(sources: Sequence[Source]) -> list[Source]:
     # Recorded runs are repetitions of each other only if all that is known to differ is the seed.
     models = Counter((_model(one), one.seed) for one in sources if one.is_recorded and not one.is_refined)
     apart = {model for (model, seed), runs in models.items() if runs > 1 or (seed == UNKNOWN_SEED and len(models) > 1)}
-    found = []
+    labelled = []
     for one, name in zip(sources, names, strict=True):
         setting = ", ".join(f"{option_name.replace('_', ' ')} {option(one, option_name)}" for option_name in options)
         if one.is_recorded:
             setting = name if _model(one) in apart else _model(one)
-        found.append(dataclasses.replace(one, label=printable(name), setting=printable(setting or "the same options")))
-    return found
+        labelled.append(
+            dataclasses.replace(one, label=printable(name), setting=printable(setting or "the same options"))
+        )
+    return labelled
 
 
 def _model(source: Source) -> str:

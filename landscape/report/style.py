@@ -65,12 +65,12 @@ def palette(names: Iterable[str]) -> dict[str, Any]:
     colours = sns.color_palette("colorblind", 10)
     known = dict.fromkeys(names)
     used = [LOOKS[name][0] for name in known if name in LOOKS]
-    found = {}
+    by_name = {}
     for name in known:
         if name not in LOOKS:
             used.append(min(range(len(colours)), key=used.count))
-        found[name] = colours[LOOKS[name][0] if name in LOOKS else used[-1]]
-    return found
+        by_name[name] = colours[LOOKS[name][0] if name in LOOKS else used[-1]]
+    return by_name
 
 
 def markers(names: Iterable[str]) -> dict[str, str]:
@@ -81,11 +81,11 @@ def markers(names: Iterable[str]) -> dict[str, str]:
 
 def chosen_formats(names: str) -> list[str]:
     """Formats from a list with commas. Raises ConfigError for others."""
-    found = [name.strip() for name in names.split(",") if name.strip()]
-    for name in found:
+    formats = [name.strip() for name in names.split(",") if name.strip()]
+    for name in formats:
         if name not in FORMATS:
             raise ConfigError(f"unknown format of figures: {name!r}", f"choose from {', '.join(FORMATS)}")
-    return found
+    return formats
 
 
 def save_figure(

@@ -23,4 +23,4 @@ def found_in(modules: Iterable[ModuleType]) -> tuple[Quantity, ...]:
     return tuple(sorted(quantities, key=lambda quantity: quantity.place))
 
 
-QUANTITIES = found_in(importlib.import_module(f"{__name__}.{found.name}") for found in pkgutil.iter_modules(__path__))
+QUANTITIES = found_in(importlib.import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__))

@@ -15,16 +15,15 @@ if TYPE_CHECKING:
 
 def compute(at: Checkpoint, pair: Pair) -> Row:
     """Coupling ratios of a pair with their errors; NaN where a diagonal block has negative curvature."""
-    found = at.coupling(pair, at.rows[pair.name]["inertia_tolerance"])
-    return as_row(found, FIELDS, at.config.k)
+    return as_row(at.coupling(pair, at.rows[pair.name]["inertia_tolerance"]), FIELDS, at.config.k)
 
 
-def as_row(found: CouplingResult | None, fields: tuple[Field, ...], k: int) -> Row:
+def as_row(coupling: CouplingResult | None, fields: tuple[Field, ...], k: int) -> Row:
     """Ratios, errors, distances and index as four fields."""
     nothing = np.empty(0)
-    values = (found.ratios, found.errors, found.distances) if found else (nothing,) * 3
+    values = (coupling.ratios, coupling.errors, coupling.distances) if coupling else (nothing,) * 3
     row: Row = {field.name: pad(value[None, :k], k)[0] for field, value in zip(fields, values, strict=False)}
-    return row | {fields[3].name: found.index if found else -1}
+    return row | {fields[3].name: coupling.index if coupling else -1}
 
 
 def compute_strength(at: Checkpoint, pair: Pair) -> Row:

@@ -18,18 +18,18 @@ def compute(at: Checkpoint, block: Block) -> Row:
 
     eigen, k, parts = at.eigen(block), at.config.k, at.problem.parts
     labels, sizes = list(parts), block.sizes
-    part = [labels.index(next(p for p, held in parts.items() if n in held)) for n in block.owners]
+    part = [labels.index(next(p for p, names in parts.items() if n in names)) for n in block.owners]
     shares = np.full((2, k, len(labels)), np.nan)
-    found = eigen.vectors.shape[2]
+    num_vectors = eigen.vectors.shape[2]
     for end in range(2):
-        shares[end, :found] = 0
-        np.add.at(shares[end, :found].T, part, masses(eigen.vectors[end], sizes))
+        shares[end, :num_vectors] = 0
+        np.add.at(shares[end, :num_vectors].T, part, masses(eigen.vectors[end], sizes))
     angles = np.full((len(labels), k), np.nan)
     below = torch.from_numpy(eigen.values[0] < -at.inertia(block).tolerance).to(eigen.vectors.device)
-    for i, found_angles in zip(part, principal_angles(eigen.vectors[0][:, below], sizes), strict=True):
+    for i, matrix_angles in zip(part, principal_angles(eigen.vectors[0][:, below], sizes), strict=True):
         # For a part of several parameters, angles of each one say little about the part.
         if len(parts[labels[i]]) == 1:
-            angles[i, : len(found_angles)] = found_angles
+            angles[i, : len(matrix_angles)] = matrix_angles
     return {"bottom_mass": shares[0, 0], "eigenvector_mass": shares, "principal_angles": angles}
 
 

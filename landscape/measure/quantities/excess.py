@@ -41,30 +41,30 @@ def compute(at: Checkpoint, pair: Pair) -> Row:
                 return missing
     except NumericsError:
         return missing
-    found = combined(whole, alone[0], alone[1], (first.shape[0], second.shape[0]))
+    excess = combined(whole, alone[0], alone[1], (first.shape[0], second.shape[0]))
     return {
-        "excess_index_lower": found.lower,
-        "excess_index_upper": found.upper,
-        "excess_level": LEVELS.index(found.level),
-        "excess_failure_probability": found.failure_probability,
-        "excess_estimate": found.estimate,
-        "excess_estimate_low": found.estimate_low,
-        "excess_estimate_high": found.estimate_high,
+        "excess_index_lower": excess.lower,
+        "excess_index_upper": excess.upper,
+        "excess_level": LEVELS.index(excess.level),
+        "excess_failure_probability": excess.failure_probability,
+        "excess_estimate": excess.estimate,
+        "excess_estimate_low": excess.estimate_low,
+        "excess_estimate_high": excess.estimate_high,
     }
 
 
 def compute_gauss_newton(at: Checkpoint, pair: Pair) -> Row:
     """Coupling ratios to the Gauss-Newton diagonal blocks, which are the others' where these are Gauss-Newton alone."""
     tolerance = at.rows[pair.name]["inertia_tolerance"]
-    found = at.coupling(pair, tolerance)
+    ratios = at.coupling(pair, tolerance)
     try:
         G = [at.gauss_newton(block) for block in pair.both] if any(map(at.has_residual, pair.both)) else None
     except ArgumentError:
         # The loss is not convex in the outputs, or has none of its own.
-        found = None
+        ratios = None
     else:
-        found = at.ratios(pair, tolerance, G[0], at.parts(pair)[1], G[1]) if G else found
-    return coupling.as_row(found, GAUSS_NEWTON_FIELDS, at.config.k)
+        ratios = at.ratios(pair, tolerance, G[0], at.parts(pair)[1], G[1]) if G else ratios
+    return coupling.as_row(ratios, GAUSS_NEWTON_FIELDS, at.config.k)
 
 
 def _known(row: Row) -> Inertia:
@@ -104,10 +104,10 @@ def _searched(at: Checkpoint, block: Block, tolerance: float) -> Inertia:
     if lower == bound:
         return dataclasses.replace(known, lower=lower, upper=lower, tolerance=tolerance)
     config = at.config
-    found = bracketed(
+    bracket = bracketed(
         at.block(block), at.eigen(block), at.rule(block), None, config.seed, bound, config.max_hvps, tolerance
     )
-    return dataclasses.replace(found, failure_probability=found.failure_probability + known.failure_probability)
+    return dataclasses.replace(bracket, failure_probability=bracket.failure_probability + known.failure_probability)
 
 
 FIELDS = (

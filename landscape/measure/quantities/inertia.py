@@ -12,16 +12,16 @@ from landscape.measure.quantities.quantity import Block, Checkpoint, Column, Qua
 
 def compute(at: Checkpoint, block: Block) -> Row:
     """The index of a block; for a dense one also on the complement of its gauge directions."""
-    found = at.inertia(block)
-    estimate = found.estimate
+    inertia = at.inertia(block)
+    estimate = inertia.estimate
     return {
-        "inertia": [found.negative, found.zero, found.positive],
-        "inertia_lower": found.lower,
-        "inertia_upper": found.upper,
-        "inertia_level": LEVELS.index(found.level),
-        "inertia_tolerance": found.tolerance,
-        "inertia_error": found.error,
-        "inertia_failure_probability": found.failure_probability,
+        "inertia": [inertia.negative, inertia.zero, inertia.positive],
+        "inertia_lower": inertia.lower,
+        "inertia_upper": inertia.upper,
+        "inertia_level": LEVELS.index(inertia.level),
+        "inertia_tolerance": inertia.tolerance,
+        "inertia_error": inertia.error,
+        "inertia_failure_probability": inertia.failure_probability,
         "inertia_estimate": estimate.value if estimate else np.nan,
         "inertia_estimate_low": estimate.low if estimate else np.nan,
         "inertia_estimate_high": estimate.high if estimate else np.nan,

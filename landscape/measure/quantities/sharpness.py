@@ -25,9 +25,9 @@ def compute(at: Checkpoint) -> Row:
         rates, row[name] = _rates(at, adaptive), np.nan
         if rates is not None:
             step = scaled(at.hessian, rates)
-            found = eigsh(step, 1, "highest", "lanczos", rtol=1e-4, seed=at.config.seed)
-            if found.converged.all():
-                row[name] = found.values[0, 0]
+            eigen = eigsh(step, 1, "highest", "lanczos", rtol=1e-4, seed=at.config.seed)
+            if eigen.converged.all():
+                row[name] = eigen.values[0, 0]
     return row
 
 

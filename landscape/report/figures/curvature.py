@@ -104,8 +104,8 @@ def coupling_ratios(frames: Frames) -> Drawn | None:
     if drawn is None or largest.empty:
         return None
     most = largest.groupby("pair")["value"].max()
-    told = ", ".join(f"{digits(most[name])} ({name})" for name in claimed(most.index)[:2])
-    return Drawn(f"Largest coupling ratio: {told}; each above 1 is a negative eigenvalue", *drawn)
+    summary = ", ".join(f"{digits(most[name])} ({name})" for name in claimed(most.index)[:2])
+    return Drawn(f"Largest coupling ratio: {summary}; each above 1 is a negative eigenvalue", *drawn)
 
 
 def sharpness(frames: Frames) -> Drawn | None:

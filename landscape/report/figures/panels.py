@@ -61,8 +61,8 @@ class Panel:
 
 def long(table: pd.DataFrame, by: str, *columns: str) -> pd.DataFrame:
     """Columns of a table as `value`, in a row each."""
-    held = [name for name in ("run", "setting", "seed", "step", by) if name in table]
-    values = table.melt(held, list(columns), "column", "value").drop(columns="column")
+    labels = [name for name in ("run", "setting", "seed", "step", by) if name in table]
+    values = table.melt(labels, list(columns), "column", "value").drop(columns="column")
     values["value"] = pd.to_numeric(values["value"]).astype(float)
     return values[np.isfinite(values["value"])]
 

@@ -79,8 +79,8 @@ def _trained(runs: pd.DataFrame, accuracy: pd.DataFrame, loss: pd.DataFrame) -> 
         else:
             median = f" (median step {step_text(middle)})" if math.isfinite(middle) else ""
             parts.append(f"{len(steps) - steps.count(None)} of {len(steps)} runs {verb}{median}")
-    said = "; ".join(parts)
-    return f"{said[:1].upper()}{said[1:]}"
+    sentence = "; ".join(parts)
+    return f"{sentence[:1].upper()}{sentence[1:]}"
 
 
 def recorded_metrics(frames: Frames) -> Drawn | None:
