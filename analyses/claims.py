@@ -119,21 +119,21 @@ def falls(scale: Scale) -> Numbers:
 
     top = scale.rows("curvature", **PLAIN, analysis="top")
     top = top[top["step"] > 0].set_index(["block", "step"], append=True)["highest"].sort_index()
-    found = {}
+    gains = {}
     for seed, run in scale.runs(**PLAIN).iterrows():
         fall = {block: math.log(top.loc[seed, block].idxmax()) for block in ("E", "W")}
         m, g = math.log(run["memorised"]), math.log(run["half"])
-        found[seed] = nearer(m, fall["W"], fall["E"]) + nearer(g, fall["E"], fall["W"])
-    return found
+        gains[seed] = nearer(m, fall["W"], fall["E"]) + nearer(g, fall["E"], fall["W"])
+    return gains
 
 
 def balance(scale: Scale) -> Numbers:
     """How far Proposition 4.1's constant stays within a factor of two on the plateau."""
-    found = {}
+    margins = {}
     for seed, run in scale.runs(**PLAIN).iterrows():
         records = scale.rows("metrics", **PLAIN, seed=seed).set_index("step")
-        found[seed] = float((math.log(2) - prop41_constant(records, run).abs()).median())
-    return found
+        margins[seed] = float((math.log(2) - prop41_constant(records, run).abs()).median())
+    return margins
 
 
 def frequency_term(scale: Scale) -> Numbers:

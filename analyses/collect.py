@@ -39,10 +39,10 @@ MOST_RATIOS, SPREAD = 8, 51
 """Coupling ratios of a pair in curvature.csv, and eigenvalues of a block and step in spectra.csv."""
 
 
-def chosen(found: Runs, study: str, **known: object) -> list[Run]:
+def chosen(by_study: Runs, study: str, **known: object) -> list[Run]:
     """The runs of a study with this case and these options; none where the study is not complete."""
     return [
-        run for run in found.get(study, ()) if all({**run.config, **run.identity}[k] == v for k, v in known.items())
+        run for run in by_study.get(study, ()) if all({**run.config, **run.identity}[k] == v for k, v in known.items())
     ]
 
 
@@ -148,25 +148,25 @@ def ranks(run: Run) -> pd.DataFrame:
     return run.labelled(table[table.index % 100 == 0].reset_index())
 
 
-def rare(found: Runs) -> Iterator[pd.DataFrame]:
+def rare(by_study: Runs) -> Iterator[pd.DataFrame]:
     """The operand tokens of skewed batches of 64 and of full batches, at the last step that both runs have."""
-    small = {run.seed: run for run in chosen(found, "sampling", sampler="skewed", batch_size=64)}
-    full = {run.seed: run for run in chosen(found, "rare", case="full")}
+    small = {run.seed: run for run in chosen(by_study, "sampling", sampler="skewed", batch_size=64)}
+    full = {run.seed: run for run in chosen(by_study, "rare", case="full")}
     for seed in sorted(small.keys() & full.keys()):
         pair = small[seed], full[seed]
         step = max(set.intersection(*(set(run.tokens["step"].values.tolist()) for run in pair)))
         yield from (tokens(run, step) for run in pair)
 
 
-def tables(found: Runs) -> dict[str, pd.DataFrame]:
+def tables(by_study: Runs) -> dict[str, pd.DataFrame]:
     """All tables of a scale by the name of their CSV file."""
-    runs = [run for of_study in found.values() for run in of_study]
+    runs = [run for of_study in by_study.values() for run in of_study]
     done = [(run, name) for run in runs for name, path in run.analyses.items() if path.exists()]
     film = [one for one in done if one[0].identity["study"] == "film"]
     # The circles of one run are followed, the first of its study.
-    circling = chosen(found, "lags")[:1]
-    followed = [*chosen(found, "curvature", case="c1"), *chosen(found, "film"), *circling]
-    on_text = {name: [run for run in of if run.config["task"] == "text"] for name, of in found.items()}
+    circling = chosen(by_study, "lags")[:1]
+    followed = [*chosen(by_study, "curvature", case="c1"), *chosen(by_study, "film"), *circling]
+    on_text = {name: [run for run in of if run.config["task"] == "text"] for name, of in by_study.items()}
     learned = [*chosen(on_text, "words", case="decay"), *chosen(on_text, "words", case="none")]
     parts: dict[str, list[pd.DataFrame]] = {
         "points": [point(*one) for one in done if one[0].identity["study"] in ("points", "points-tanh")],
@@ -175,15 +175,15 @@ def tables(found: Runs) -> dict[str, pd.DataFrame]:
         "spectra": [part for one in film for part in spectra(*one)],
         "densities": [part for one in film for part in densities(*one)],
         "metrics": [metrics(run) for run in followed],
-        "ranks": [ranks(run) for run in chosen(found, "arms")],
-        "tokens": [*rare(found), *map(last_tokens, chosen(found, "rare-late"))],
-        "rare_late": [correlations(run) for run in chosen(found, "rare-late")],
-        "geometry": [last_geometry(run) for run in chosen(found, "geometry")],
+        "ranks": [ranks(run) for run in chosen(by_study, "arms")],
+        "tokens": [*rare(by_study), *map(last_tokens, chosen(by_study, "rare-late"))],
+        "rare_late": [correlations(run) for run in chosen(by_study, "rare-late")],
+        "geometry": [last_geometry(run) for run in chosen(by_study, "geometry")],
         "frequencies": [frequencies(run) for run in circling],
         "circles": [circles(run) for run in circling],
         "rates": [rates(run) for run in runs if run.config["lr_ratio"] == "auto"],
-        **{name: [lags(run) for run in chosen(found, name)] for name in ("lags", "peaks")},
-        "map": [map_row(run) for run in chosen(found, "map")],
+        **{name: [lags(run) for run in chosen(by_study, name)] for name in ("lags", "peaks")},
+        "map": [map_row(run) for run in chosen(by_study, "map")],
         "words": [words(run) for run in chosen(on_text, "words") if run.case != "large-none"],
         "ranges": [ranges(run) for study in ("words", "decays", "samplers") for run in on_text.get(study, ())],
         "zipf": [zipf(run) for run in chosen(on_text, "texts")],
@@ -207,11 +207,11 @@ def main() -> None:
     parser.add_argument("scale", type=Path, help="folder of the scale's studies, such as checkpoints/trial/quick")
     parser.add_argument("--out", type=Path, default=Path("reports/reference"), help="folder to write to")
     args = parser.parse_args()
-    if not (found := tables(studies(args.scale))):
+    if not (frames := tables(studies(args.scale))):
         sys.exit(f"error: {args.scale} has no complete study\nhint: make studies")
     folder = args.out / args.scale.name
     folder.mkdir(parents=True, exist_ok=True)
-    for name, table in found.items():
+    for name, table in frames.items():
         joined(table, folder / f"{name}.csv").to_csv(folder / f"{name}.csv", index=False)
         print(folder / f"{name}.csv")
 

@@ -30,8 +30,8 @@ def lags(run: Run) -> pd.DataFrame:
     An index counts where it is certified: the interval of an estimate from few products is as wide as the block.
     """
     loss = run.metrics["test_loss"]
-    found = {name: run.times[name] for name in ("memorised", "grokked")}
-    found |= {"half": run.first(*HALF), "loss_peak": float(loss.idxmax()), "loss_half": fall(loss)}
+    steps = {name: run.times[name] for name in ("memorised", "grokked")}
+    steps |= {"half": run.first(*HALF), "loss_peak": float(loss.idxmax()), "loss_half": fall(loss)}
     # Of one block, E with the first layer that reads it.
     frames = [run.analysis(name) for name in run.analyses]
     index = pd.concat(
@@ -42,17 +42,17 @@ def lags(run: Run) -> pd.DataFrame:
     )
     index = index.set_index("step").sort_index()["inertia"].astype(float).dropna()
     kappa = kappa.set_index("step").sort_index()["coupling_ratios"].dropna()
-    found |= {"index_peak": highest(index), "index_half": fall(index)} if len(index) else {}
-    found |= {"kappa_peak": highest(kappa)} if len(kappa) else {}
+    steps |= {"index_peak": highest(index), "index_half": fall(index)} if len(index) else {}
+    steps |= {"kappa_peak": highest(kappa)} if len(kappa) else {}
     geometry = run.geometry
     for event, name in EVENTS.items():
         # Half of what is left of a circle's R² above its null counts: any plane of noise has one of 0.6.
         values = geometry[name].values - (geometry[f"{name}_null"].values if event == "circle" else 0)
-        found[event] = appears(geometry["step"].values, values, geometry[f"{name}_p"].values, event == "dimension")
+        steps[event] = appears(geometry["step"].values, values, geometry[f"{name}_p"].values, event == "dimension")
     if "restricted_loss" in geometry:
-        found["restricted"] = fall(geometry["restricted_loss"].sel(split="test").to_series().dropna())
-        found["excluded"] = rise(geometry["excluded_loss"].sel(split="train").to_series().dropna())
-    table = pd.DataFrame([{"model": run.config["model"], "event": event, "step": at} for event, at in found.items()])
+        steps["restricted"] = fall(geometry["restricted_loss"].sel(split="test").to_series().dropna())
+        steps["excluded"] = rise(geometry["excluded_loss"].sel(split="train").to_series().dropna())
+    table = pd.DataFrame([{"model": run.config["model"], "event": event, "step": at} for event, at in steps.items()])
     return run.labelled(table)
 
 

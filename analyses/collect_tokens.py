@@ -57,13 +57,13 @@ def rests(steps: NDArray[np.int64], norms: Floats) -> Floats:
 def map_row(run: Run) -> pd.DataFrame:
     """One row: weight decay and skew of a run, when it grokked, and when rare and frequent tokens came to rest."""
     config, p, steps = run.config, run.config["p"], run.tokens["step"].values
-    held = run.tokens["count"].values[-1, :p] / float(steps[-1])
+    shares = run.tokens["count"].values[-1, :p] / float(steps[-1])
     rest = rests(steps, run.tokens["embedding_norm"].values[:, :p])
-    order, size = np.argsort(held, kind="stable"), p // FIFTHS
+    order, size = np.argsort(shares, kind="stable"), p // FIFTHS
     row = {"weight_decay": config["weight_decay"], "skew": config["skew"], "watched": config["steps"]}
     row["grokked"] = run.times["grokked"]
     for name, group in {"rare": order[:size], "frequent": order[-size:]}.items():
-        row |= {f"rest_{name}": float(np.median(rest[group])), f"absent_{name}": float(1 - held[group].mean())}
+        row |= {f"rest_{name}": float(np.median(rest[group])), f"absent_{name}": float(1 - shares[group].mean())}
     return run.labelled(pd.DataFrame([row]))
 
 
@@ -80,10 +80,10 @@ def words(run: Run) -> pd.DataFrame:
 
 def zipf(run: Run) -> pd.DataFrame:
     """One row: how the norms of all words follow their places in training contexts."""
-    config, held = run.config, words(run)
+    config, table = run.config, words(run)
     row = {"text": Path(config["text"]).stem, "words": config["vocabulary"]}
     row |= {"weight_decay": config["weight_decay"], "batch_size": config["batch_size"]}
-    row["correlation"] = float(stats.spearmanr(held["count"], held["norm"]).statistic)
+    row["correlation"] = float(stats.spearmanr(table["count"], table["norm"]).statistic)
     return run.labelled(pd.DataFrame([row]))
 
 
@@ -96,8 +96,8 @@ def losses(run: Run) -> pd.DataFrame:
 
 def range_of(count: int) -> NDArray[np.int64]:
     """By word, the most frequent first, the range of its rank."""
-    found = np.floor(RANGES * np.log(np.arange(1, count + 1)) / np.log(count + 1)).astype(int)
-    return found.clip(max=RANGES - 1)
+    indices = np.floor(RANGES * np.log(np.arange(1, count + 1)) / np.log(count + 1)).astype(int)
+    return indices.clip(max=RANGES - 1)
 
 
 def ranges(run: Run) -> pd.DataFrame:

@@ -18,5 +18,5 @@ def ratios(scale: Scale) -> pd.DataFrame:
     operands = lowest["E[operands],W"].fillna(lowest["E,W"])
     pair = plateau[plateau["block"] == "E,W"].set_index(run)
     share = 1 - pair["index_gauge_free"] / pair["index"].where(pair["index"] > 0)
-    found = pd.DataFrame({WHOLE: lowest["E,W"] / lowest["W,V"], OPERANDS: operands / lowest["W,V"], "gauge": share})
-    return scale.tables["runs"].merge(found.reset_index(), on=run)
+    depths = pd.DataFrame({WHOLE: lowest["E,W"] / lowest["W,V"], OPERANDS: operands / lowest["W,V"], "gauge": share})
+    return scale.tables["runs"].merge(depths.reset_index(), on=run)

@@ -54,8 +54,8 @@ def median_interval(x: ArrayLike, level: float = 0.95) -> tuple[float, float, fl
 
 def share_interval(successes: int, trials: int, level: float = 0.95) -> tuple[float, float]:
     """The exact interval of a share (Clopper and Pearson 1934)."""
-    found = stats.binomtest(successes, trials).proportion_ci(confidence_level=level, method="exact")
-    return float(found.low), float(found.high)
+    interval = stats.binomtest(successes, trials).proportion_ci(confidence_level=level, method="exact")
+    return float(interval.low), float(interval.high)
 
 
 def holm(p: Mapping[str, float]) -> dict[str, float]:

@@ -14,9 +14,11 @@ from tables import SIZES, main, scales
 
 
 def figure(root: Path) -> Figure:
-    found = scales(root, ("transformer", *SIZES), "circles")
-    figure, axes = plt.subplots(len(found), 5, figsize=(12, 2.5 * len(found)), layout="constrained", squeeze=False)
-    for row, scale in zip(axes, found, strict=True):
+    all_scales = scales(root, ("transformer", *SIZES), "circles")
+    figure, axes = plt.subplots(
+        len(all_scales), 5, figsize=(12, 2.5 * len(all_scales)), layout="constrained", squeeze=False
+    )
+    for row, scale in zip(axes, all_scales, strict=True):
         places, shares = scale.tables["circles"], scale.tables["frequencies"]
         steps = places["step"].unique()
         for axis, step in zip(row, steps[np.linspace(0, len(steps) - 1, 4).round().astype(int)], strict=False):

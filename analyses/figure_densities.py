@@ -12,9 +12,11 @@ from tables import COLOURS, main, scales
 
 
 def figure(root: Path) -> Figure:
-    found = scales(root, table="densities")
-    figure, axes = plt.subplots(len(found), 3, figsize=(11, 2.5 * len(found)), layout="constrained", squeeze=False)
-    for row, scale in zip(axes, found, strict=True):
+    all_scales = scales(root, table="densities")
+    figure, axes = plt.subplots(
+        len(all_scales), 3, figsize=(11, 2.5 * len(all_scales)), layout="constrained", squeeze=False
+    )
+    for row, scale in zip(axes, all_scales, strict=True):
         table = scale.tables["densities"]
         steps = sorted(table["step"].unique())
         for axis, step in zip(row, (steps[0], steps[len(steps) // 2], steps[-1]), strict=True):

@@ -17,10 +17,10 @@ FARTHEST = 4.0
 
 
 def figure(root: Path) -> Figure:
-    found = scales(root, table="verdicts")
-    claims = found[0].tables["verdicts"]["claim"].tolist()
+    all_scales = scales(root, table="verdicts")
+    claims = all_scales[0].tables["verdicts"]["claim"].tolist()
     figure, axis = plt.subplots(figsize=(7, 0.45 * len(claims) + 0.5))
-    for offset, scale in zip((-0.25, 0, 0.25), found, strict=False):
+    for offset, scale in zip((-0.25, 0, 0.25), all_scales, strict=False):
         rows = scale.tables["verdicts"].set_index("claim").loc[claims]
         y, x = np.arange(len(claims)) + offset, rows["median"].clip(-FARTHEST, FARTHEST)
         axis.hlines(

@@ -14,9 +14,9 @@ from tables import SIZES, main, scales
 
 
 def figure(root: Path) -> Figure:
-    found = scales(root, ("transformer", *SIZES), "lags")
-    figure, axes = plt.subplots(1, len(found), figsize=(14, 4), sharey=True, layout="constrained")
-    for axis, scale in zip(axes, found, strict=True):
+    all_scales = scales(root, ("transformer", *SIZES), "lags")
+    figure, axes = plt.subplots(1, len(all_scales), figsize=(14, 4), sharey=True, layout="constrained")
+    for axis, scale in zip(axes, all_scales, strict=True):
         lags = all_lags(scale).reindex(columns=list(EVENTS.values()))
         factors = np.exp(lags.where(np.isfinite(lags)))
         sns.stripplot(factors, orient="h", color="#0173b2", alpha=0.5, jitter=False, ax=axis)

@@ -15,9 +15,9 @@ from tables import main, scales
 
 
 def figure(root: Path) -> Figure:
-    found = scales(root)
-    figure, axes = plt.subplots(2, len(found), figsize=(11, 6), sharey=True, layout="constrained")
-    for column, scale in zip(axes.T, found, strict=True):
+    all_scales = scales(root)
+    figure, axes = plt.subplots(2, len(all_scales), figsize=(11, 6), sharey=True, layout="constrained")
+    for column, scale in zip(axes.T, all_scales, strict=True):
         every = arms(scale)
         by_d = {words: known for words, known in every.items() if ", d = " in words}
         others = {words: known for words, known in every.items() if words not in by_d}

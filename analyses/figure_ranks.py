@@ -13,10 +13,10 @@ from tables import main, scales, which
 
 
 def figure(root: Path) -> Figure:
-    found = scales(root, table="ranks")
+    all_scales = scales(root, table="ranks")
     quantities = {"effective_rank": "effective rank", "nuclear_norm": "nuclear norm"}
-    figure, axes = plt.subplots(2, len(found), figsize=(12, 6), layout="constrained", squeeze=False)
-    for column, scale in zip(axes.T, found, strict=True):
+    figure, axes = plt.subplots(2, len(all_scales), figsize=(12, 6), layout="constrained", squeeze=False)
+    for column, scale in zip(axes.T, all_scales, strict=True):
         cases = {words: which(scale.tables["ranks"], case=case_of(known)) for words, known in arms(scale).items()}
         cases = {words: rows for words, rows in cases.items() if len(rows)}
         for axis, (quantity, words) in zip(column, quantities.items(), strict=True):

@@ -16,9 +16,9 @@ COLOURS = {"small": "#d55e00", "full": "#0173b2", "nodecay": "#949494"}
 
 
 def figure(root: Path) -> Figure:
-    found = scales(root, ("transformer", *SIZES), "rare_late")
-    figure, axes = plt.subplots(1, len(found), figsize=(13, 3), sharey=True, layout="constrained")
-    for axis, scale in zip(axes, found, strict=True):
+    all_scales = scales(root, ("transformer", *SIZES), "rare_late")
+    figure, axes = plt.subplots(1, len(all_scales), figsize=(13, 3), sharey=True, layout="constrained")
+    for axis, scale in zip(axes, all_scales, strict=True):
         for case, words in CASES.items():
             rows = which(scale.tables["rare_late"], case=case)
             median = rows[rows["step"] > 0].groupby("step")["correlation"].median()

@@ -34,9 +34,9 @@ def quantities(scale: Scale) -> dict[str, dict[str, dict[float, pd.Series]]]:
 
 
 def figure(root: Path) -> Figure:
-    found = scales(root)
-    figure, axes = plt.subplots(3, len(found), figsize=(10, 7), sharey="row", layout="constrained")
-    for column, scale in zip(axes.T, found, strict=True):
+    all_scales = scales(root)
+    figure, axes = plt.subplots(3, len(all_scales), figsize=(10, 7), sharey="row", layout="constrained")
+    for column, scale in zip(axes.T, all_scales, strict=True):
         for axis, (title, colours) in zip(column, quantities(scale).items(), strict=True):
             for colour, by_c in colours.items():
                 points = [(c, value) for c, values in by_c.items() for value in values]

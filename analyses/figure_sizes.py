@@ -21,11 +21,11 @@ COLOURS = ("#d55e00", "#0173b2", "#d55e00", "0.5")
 
 def figure(root: Path) -> Figure:
     (scale,) = (one for one in scales(root) if len(one.runs("sizes")))
-    found = ratios(scale)
+    all_runs = ratios(scale)
     figure, axes = plt.subplots(3, len(VARIED), figsize=(11, 7), sharey="row", sharex="col", layout="constrained")
     for column, quantity in zip(axes.T, VARIED, strict=True):
         for row, measure, colour in zip(ROWS, MEASURES, COLOURS, strict=True):
-            runs = varied(found, measure, quantity)
+            runs = varied(all_runs, measure, quantity)
             axis, median = column[row], runs.groupby("value")["y"].median()
             axis.plot(median.index, median, color=colour, label=measure)
             axis.plot(runs["value"], runs["y"], "o", color=colour, alpha=0.4, ms=4)
@@ -33,7 +33,7 @@ def figure(root: Path) -> Figure:
             if row != 1:
                 axis.set(yscale="log")
                 axis.axhline(1, color="0.4", lw=1)
-        values = sorted(set(varied(found, "constant of C7", quantity)["value"]))
+        values = sorted(set(varied(all_runs, "constant of C7", quantity)["value"]))
         column[-1].set(xticks=values, xticklabels=values, xlabel=quantity)
         column[-1].minorticks_off()
     for axis, label in zip(axes[:, 0], LABELS, strict=True):

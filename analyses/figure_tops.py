@@ -13,9 +13,9 @@ from tables import COLOURS, PLAIN, main, scales
 
 
 def figure(root: Path) -> Figure:
-    found = scales(root)
-    figure, axes = plt.subplots(1, len(found), figsize=(11, 3), layout="constrained")
-    for axis, scale in zip(axes, found, strict=True):
+    all_scales = scales(root)
+    figure, axes = plt.subplots(1, len(all_scales), figsize=(11, 3), layout="constrained")
+    for axis, scale in zip(axes, all_scales, strict=True):
         top = scale.rows("curvature", **PLAIN, analysis="top").reset_index().query("step > 0")
         sns.lineplot(
             top, x="step", y="highest", hue="block", units="seed", estimator=None, palette=COLOURS, lw=0.7, ax=axis

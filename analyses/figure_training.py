@@ -11,9 +11,9 @@ from tables import COLOURS, main, scales, which
 
 
 def figure(root: Path) -> Figure:
-    found = [scale for scale in scales(root) if len(scale.runs("film"))]
-    figure, axes = plt.subplots(1, len(found), figsize=(10, 3), layout="constrained")
-    for axis, scale in zip(axes, found, strict=True):
+    filmed = [scale for scale in scales(root) if len(scale.runs("film"))]
+    figure, axes = plt.subplots(1, len(filmed), figsize=(10, 3), layout="constrained")
+    for axis, scale in zip(axes, filmed, strict=True):
         run, rows = scale.runs("film").iloc[0], which(scale.tables["curvature"], study="film")
         for block in ("E,W", "E[operands],W", "W,V"):
             of = rows[(rows["block"] == block) & (rows["lowest"] < 0)].sort_values("step")

@@ -16,8 +16,11 @@ QUANTITIES = {"norm": "‖e_i‖", "updated": "steps that update it", "learned":
 
 
 def figure(root: Path) -> Figure:
-    found = scales(root, ("text", "text-transformer"), "ranges")
-    panels = [(scale, sampler) for scale in found for sampler in scale.tables["ranges"]["sampler"].unique()]
+    panels = [
+        (scale, sampler)
+        for scale in scales(root, ("text", "text-transformer"), "ranges")
+        for sampler in scale.tables["ranges"]["sampler"].unique()
+    ]
     figure, axes = plt.subplots(3, len(panels), figsize=(3 * len(panels), 8), sharex=True, layout="constrained")
     for column, (scale, sampler) in zip(axes.T, panels, strict=True):
         ranges = scale.tables["ranges"]

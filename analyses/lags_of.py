@@ -55,7 +55,7 @@ class Lag:
 
 def lags(scale: Scale) -> Mapping[str, Lag]:
     """The lag of each event that a scale has; step 0 counts as 1."""
-    curvature, found = scale.tables["curvature"], {}
+    curvature, by_event = scale.tables["curvature"], {}
     for event in EVENTS:
         # Runs that were analysed at more steps, where there are.
         study = "peaks" if event in ON_GRID and "peaks" in scale.tables else "lags"
@@ -72,8 +72,8 @@ def lags(scale: Scale) -> Mapping[str, Lag]:
                 for seed, step in steps[event].items()
             }
             columns.append([after(max(step, 1.0), reference[seed]) for seed, step in at.items()])
-        found[event] = Lag(*columns)
-    return found
+        by_event[event] = Lag(*columns)
+    return by_event
 
 
 def after(at: float, reference: float) -> float:

@@ -48,16 +48,16 @@ PAGE = {
 
 
 def sections(root: Path) -> Iterator[str]:
-    """The parts of the page, each made when it comes."""
+    """The parts of the page, in order."""
     yield TITLE
     for heading, scripts in PAGE.items():
         yield f"## {heading}\n"
         for name in scripts:
             script = importlib.import_module(name)
             title, _, text = str(script.__doc__).partition("\n")
-            made = script.table(root) if name.startswith("table") else script.figure(root)
-            place = write(made, name.partition("_")[2], root).relative_to(root)
-            shown = markdown(made) if isinstance(made, pd.DataFrame) else f"![{title}]({place})"
+            content = script.table(root) if name.startswith("table") else script.figure(root)
+            place = write(content, name.partition("_")[2], root).relative_to(root)
+            shown = markdown(content) if isinstance(content, pd.DataFrame) else f"![{title}]({place})"
             yield f"### {title}\n\n{text.strip()}\n\n{shown}\n\n`analyses/{name}.py`, [{place.name}]({place})\n"
 
 

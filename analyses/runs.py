@@ -108,15 +108,15 @@ def studies(folder: Path) -> dict[str, list[Run]]:
 
     A run still in training would count as one that never grokked.
     """
-    found = {}
+    complete = {}
     for definition in sorted(folder.glob("*/sweep.json")):
         study = json.loads(definition.read_text(encoding="utf-8"))
         runs = list(_runs(definition.parent, study))
         if missing := next(_missing(runs, study), None):
             print(f"note: study {study['name']} is left out: {missing} is missing or unfinished", file=sys.stderr)
         else:
-            found[study["name"]] = runs
-    return found
+            complete[study["name"]] = runs
+    return complete
 
 
 def _runs(folder: Path, study: Mapping[str, Any]) -> Iterator[Run]:

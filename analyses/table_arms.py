@@ -51,8 +51,8 @@ def inside(scale: Scale, known: Setting) -> dict[str, str]:
 
 def depth(rows: pd.DataFrame) -> str:
     """The median of −λ_min, 0 within rounding."""
-    found = -float(rows["lowest"].median())
-    return number(found) if found > 1e-12 else "0"
+    median = -float(rows["lowest"].median())
+    return number(median) if median > 1e-12 else "0"
 
 
 def table(root: Path) -> pd.DataFrame:

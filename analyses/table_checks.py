@@ -84,22 +84,22 @@ def least_p(scale: Scale) -> str:
 
 
 def slope(scale: Scale) -> str:
-    found = []
+    slopes = []
     for seed, run in scale.runs(**PLAIN).iterrows():
         records = scale.rows("metrics", **PLAIN, seed=seed)
         records = records[(records["step"] >= run["memorised"]) & ~(records["step"] > run["grokked"])]
         x = np.log(records["sigma_max_E"] / records["sigma_max_W"])
-        found.append(float(np.polyfit(x, np.log(records["grad_norm_W"] / records["grad_norm_E"]), 1)[0]))
-    return interval(found)
+        slopes.append(float(np.polyfit(x, np.log(records["grad_norm_W"] / records["grad_norm_E"]), 1)[0]))
+    return interval(slopes)
 
 
 def curvature_off(scale: Scale) -> str:
-    found = []
+    distances = []
     for seed, row in scale.rows("curvature", **TOP).iterrows():
         records = scale.rows("metrics", **PLAIN, seed=seed)
         near = records.iloc[(records["step"] - row["step"]).abs().argmin()]
-        found.append(abs(math.log(row["curvature_ratio"] * (near.sigma_max_W / near.sigma_max_E) ** 2)))
-    return factor(found)
+        distances.append(abs(math.log(row["curvature_ratio"] * (near.sigma_max_W / near.sigma_max_E) ** 2)))
+    return factor(distances)
 
 
 def smallest_batches(scale: Scale) -> str:
@@ -126,9 +126,10 @@ CHECKS: dict[tuple[str, str], Callable[[Scale], str]] = {
 
 
 def table(root: Path) -> pd.DataFrame:
-    found = scales(root)
+    all_scales = scales(root)
     rows = [
-        {"claim": claim, "check": words} | {one.name: of(one) for one in found} for (claim, words), of in CHECKS.items()
+        {"claim": claim, "check": words} | {one.name: of(one) for one in all_scales}
+        for (claim, words), of in CHECKS.items()
     ]
     return pd.DataFrame(rows)
 

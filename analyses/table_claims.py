@@ -55,8 +55,8 @@ def table(root: Path) -> pd.DataFrame:
         for name, claim in CLAIMS.items()
         if name in cells
     ]
-    found = pd.DataFrame(rows)
-    return found[["claim", "statement", "effect", *(name for name in SCALES if name in found)]].fillna("–")
+    frame = pd.DataFrame(rows)
+    return frame[["claim", "statement", "effect", *(name for name in SCALES if name in frame)]].fillna("–")
 
 
 if __name__ == "__main__":

@@ -38,9 +38,9 @@ COMPARISONS: dict[str, tuple[Setting, Setting]] = {
 
 
 def table(root: Path) -> pd.DataFrame:
-    found = scales(root)
+    all_scales = scales(root)
     return pd.DataFrame(
-        {"comparison": words} | {scale.name: ratio(scale.runs(**one), scale.runs(**other)) for scale in found}
+        {"comparison": words} | {scale.name: ratio(scale.runs(**one), scale.runs(**other)) for scale in all_scales}
         for words, (one, other) in COMPARISONS.items()
     )
 

@@ -14,11 +14,11 @@ from tables import SIZES, main, scales
 
 
 def table(root: Path) -> pd.DataFrame:
-    found = {scale.name: lags(scale) for scale in scales(root, ("transformer", *SIZES), "lags")}
+    by_scale = {scale.name: lags(scale) for scale in scales(root, ("transformer", *SIZES), "lags")}
     rows = []
     for event, words in EVENTS.items():
         row = {"event": words}
-        for name, of in found.items():
+        for name, of in by_scale.items():
             row |= {name: of[event].shown, f"{name}, later": of[event].later} if event in of else {}
         rows.append(row)
     return pd.DataFrame(rows).fillna("–")

@@ -44,14 +44,14 @@ def cell(rows: pd.DataFrame, column: str) -> str:
 
 
 def table(root: Path) -> pd.DataFrame:
-    found = {}
+    columns = {}
     for scale in scales(root, ("transformer", *SIZES), "geometry"):
         for (study, task), rows in scale.tables["geometry"].groupby(["study", "task"], sort=False):
             runs = which(scale.tables["runs"], study=study, task=task)
             cells = {"grokked": count(runs["grokked"])} | {name: cell(rows, of) for name, of in COLUMNS.items()}
             lower = (rows["test_restricted_loss"] < rows["test_loss"]).sum()
-            found[f"{scale.name}, {TASKS[task]}"] = cells | {"restricted below test loss": f"{lower} of {len(rows)}"}
-    return pd.DataFrame(found).rename_axis("quantity").reset_index()
+            columns[f"{scale.name}, {TASKS[task]}"] = cells | {"restricted below test loss": f"{lower} of {len(rows)}"}
+    return pd.DataFrame(columns).rename_axis("quantity").reset_index()
 
 
 if __name__ == "__main__":

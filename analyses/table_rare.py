@@ -17,12 +17,12 @@ CASES = {"small": "batches of 64", "full": "full batches", "nodecay": "batches o
 
 def rare_over_frequent(tokens: pd.DataFrame) -> list[float]:
     """By seed, the median norm of the rarest fifth of the tokens over that of the most frequent."""
-    found = []
+    ratios = []
     for _, rows in tokens.groupby("seed"):
         norms = rows["norm"].values[np.argsort(rows["count"].values, kind="stable")]
         fifth = len(norms) // 5
-        found.append(float(np.median(norms[:fifth]) / np.median(norms[-fifth:])))
-    return found
+        ratios.append(float(np.median(norms[:fifth]) / np.median(norms[-fifth:])))
+    return ratios
 
 
 def table(root: Path) -> pd.DataFrame:

@@ -20,23 +20,23 @@ MEASURES = {
 """Column of `ratios`, and the study that varies d, h and p, by the measure in words."""
 
 
-def varied(found: pd.DataFrame, measure: str, quantity: str) -> pd.DataFrame:
+def varied(runs: pd.DataFrame, measure: str, quantity: str) -> pd.DataFrame:
     """The runs that vary one quantity alone, and those that all vary, with its `value` and the measure `y`."""
     (name, study), column = MEASURES[measure], VARIED[quantity]
-    base = found[(found["study"] == "constants") & (found["case"] == "four")]
-    others = found[found["study"] == study]
+    base = runs[(runs["study"] == "constants") & (runs["case"] == "four")]
+    others = runs[runs["study"] == study]
     others = others[others[column] != base[column].iloc[0]]
     if quantity == "tokens":
-        others = found[(found["study"] == "curvature") & (found["case"] == "c1")]
+        others = runs[(runs["study"] == "curvature") & (runs["case"] == "c1")]
     rows = pd.concat([others, base])
     return rows.assign(value=rows[column], y=rows[name]).dropna(subset="y").sort_values("value")
 
 
 def table(root: Path) -> pd.DataFrame:
     (scale,) = (one for one in scales(root) if len(one.runs("sizes")))
-    found = ratios(scale)
+    all_runs = ratios(scale)
     cells = {
-        measure: pd.concat({q: varied(found, measure, q).groupby("value")["y"].median() for q in VARIED})
+        measure: pd.concat({q: varied(all_runs, measure, q).groupby("value")["y"].median() for q in VARIED})
         for measure in MEASURES
     }
     table = pd.DataFrame(cells)

@@ -76,10 +76,10 @@ def prop41_constant(records: pd.DataFrame, times: Mapping[str, object]) -> pd.Se
         records: gradient norms and largest singular values by step.
         times: the steps `memorised` and `grokked`; NaN: never.
     """
-    found: pd.Series = (records.grad_norm_W / records.grad_norm_E / (records.sigma_max_E / records.sigma_max_W)).map(
+    constant: pd.Series = (records.grad_norm_W / records.grad_norm_E / (records.sigma_max_E / records.sigma_max_W)).map(
         math.log
     )
-    return found[(records.index >= times["memorised"]) & ~(records.index > times["grokked"])]
+    return constant[(records.index >= times["memorised"]) & ~(records.index > times["grokked"])]
 
 
 def number(value: float) -> str:
@@ -167,16 +167,16 @@ def _at_least(runs: pd.DataFrame, event: str) -> pd.Series:
     return runs[event].fillna(watched)
 
 
-def write(made: pd.DataFrame | Figure, name: str, root: Path) -> Path:
+def write(content: pd.DataFrame | Figure, name: str, root: Path) -> Path:
     """Write ROOT/tables/NAME.csv or ROOT/figures/NAME.svg; the same numbers make the same bytes."""
-    is_table = isinstance(made, pd.DataFrame)
+    is_table = isinstance(content, pd.DataFrame)
     path = root / (f"tables/{name}.csv" if is_table else f"figures/{name}.svg")
     path.parent.mkdir(parents=True, exist_ok=True)
     if is_table:
-        made.to_csv(path, index=False)
+        content.to_csv(path, index=False)
     else:
         with mpl.rc_context({"svg.hashsalt": name}):
-            made.savefig(path, bbox_inches="tight", metadata={"Date": None})
+            content.savefig(path, bbox_inches="tight", metadata={"Date": None})
     return path
 
 

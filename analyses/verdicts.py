@@ -20,14 +20,14 @@ from tables import Scale
 
 def measured(scale: Scale, family: Family) -> dict[str, Numbers]:
     """x of every seed of the family's tests. Exits for a seed without one: a primary test leaves no seed out."""
-    found = {name: CLAIMS[name].x(scale) for name in family.claims}
-    for name, x in found.items():
+    numbers = {name: CLAIMS[name].x(scale) for name in family.claims}
+    for name, x in numbers.items():
         if missing := [seed for seed in family.seeds if math.isnan(x.get(seed, math.nan))]:
             sys.exit(
                 f"error: {name} at {scale.name} has no number for seed {missing[0]}: a run or an analysis is missing, "
                 "or the run never memorised\nhint: `make studies` makes what is missing"
             )
-    return {name: {seed: x[seed] for seed in family.seeds} for name, x in found.items()}
+    return {name: {seed: x[seed] for seed in family.seeds} for name, x in numbers.items()}
 
 
 def judge(family: Mapping[str, Numbers]) -> pd.DataFrame:

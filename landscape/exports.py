@@ -148,7 +148,7 @@ def _scalars(file: File) -> Iterator[tuple[int, dict[str, float]]]:
 
     All others are in the forms of tables.
     """
-    found: dict[int, dict[str, float]] = {}
+    by_step: dict[int, dict[str, float]] = {}
     for table in file.to_dataframes().values():
         row, *labels = table.attrs["axes"]
         if not row.endswith(STEP) or not _CURVES.issuperset(labels):
@@ -159,5 +159,5 @@ def _scalars(file: File) -> Iterator[tuple[int, dict[str, float]]]:
         for name in table[[c for c in table if c not in (row, "rank", *labels)]].select_dtypes("number"):
             if not name.endswith(_BESIDE):
                 for step, *where, value in table[[row, *labels, name]].dropna().itertuples(index=False):
-                    found.setdefault(int(step), {})["/".join(map(str, [name, *where]))] = float(value)
-    yield from sorted(found.items())
+                    by_step.setdefault(int(step), {})["/".join(map(str, [name, *where]))] = float(value)
+    yield from sorted(by_step.items())

@@ -54,9 +54,9 @@ class _RepeatedError(ValueError):
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    members: dict[str, Any] = {}
     for key, value in pairs:
-        if key in found:
+        if key in members:
             raise _RepeatedError(repr(key))
-        found[key] = value
-    return found
+        members[key] = value
+    return members

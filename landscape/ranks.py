@@ -40,9 +40,9 @@ class Ranks:
         import torch
         import torch.distributed as dist
 
-        held = [value]
-        dist.broadcast_object_list(held, 0, device=torch.device("cpu"))
-        return held[0]
+        values = [value]
+        dist.broadcast_object_list(values, 0, device=torch.device("cpu"))
+        return values[0]
 
     def gather(self, value: T) -> list[T]:
         """Every rank's value, on every rank."""

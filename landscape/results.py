@@ -68,11 +68,11 @@ class Result(Described):
         """All fields but parameters and vectors of None, with named axes."""
         import xarray
 
-        found: dict[str, Any] = {}
+        variables: dict[str, Any] = {}
         for name, value in _fields(self):
             if value is not None and not isinstance(value, Mapping):
-                found[name] = (self.axes.get(name, ()), _array(value))
-        data = xarray.Dataset(found)
+                variables[name] = (self.axes.get(name, ()), _array(value))
+        data = xarray.Dataset(variables)
         labels = {axis: names for axis, names in self._labels().items() if data.sizes.get(axis) == len(names)}
         return data.assign_coords(labels)
 

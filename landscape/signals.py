@@ -34,10 +34,10 @@ def delayed_signals() -> Iterator[None]:
 @contextmanager
 def _handling(handler: Callable[[int, FrameType | None], object]) -> Iterator[None]:
     """Handle the signals by `handler`, but for one that C code handles: that could not be restored."""
-    before = {s: found for s in (signal.SIGINT, signal.SIGTERM) if (found := signal.getsignal(s)) is not None}
+    before = {s: current for s in (signal.SIGINT, signal.SIGTERM) if (current := signal.getsignal(s)) is not None}
     # That of a closed terminal; under nohup it stays ignored.
-    if (found := signal.getsignal(signal.SIGHUP)) not in (None, signal.SIG_IGN):
-        before[signal.SIGHUP] = found
+    if (current := signal.getsignal(signal.SIGHUP)) not in (None, signal.SIG_IGN):
+        before[signal.SIGHUP] = current
     try:
         for number in before:
             signal.signal(number, handler)

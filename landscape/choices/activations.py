@@ -33,8 +33,8 @@ class Activation:
 
         with torch.enable_grad():
             x = pre.detach().requires_grad_()
-            found: Tensor = torch.autograd.grad(self.phi(x), x, back)[0]
-        return found
+            slope: Tensor = torch.autograd.grad(self.phi(x), x, back)[0]
+        return slope
 
 
 ACTIVATIONS: Registry[Activation] = Registry("activation")
@@ -58,8 +58,8 @@ def activation(
 def _relu_slope(back: Tensor, pre: Tensor, phi: Tensor) -> Tensor:
     import torch
 
-    found: Tensor = torch.ops.aten.threshold_backward(back, pre, 0)
-    return found
+    slope: Tensor = torch.ops.aten.threshold_backward(back, pre, 0)
+    return slope
 
 
 @activation(piecewise_linear=True, by_hand=_relu_slope)
@@ -71,8 +71,8 @@ def relu(x: Tensor) -> Tensor:
 def _gelu_slope(back: Tensor, pre: Tensor, phi: Tensor) -> Tensor:
     import torch
 
-    found: Tensor = torch.ops.aten.gelu_backward(back, pre)
-    return found
+    slope: Tensor = torch.ops.aten.gelu_backward(back, pre)
+    return slope
 
 
 @activation(by_hand=_gelu_slope)
@@ -86,8 +86,8 @@ def gelu(x: Tensor) -> Tensor:
 def _tanh_slope(back: Tensor, pre: Tensor, phi: Tensor) -> Tensor:
     import torch
 
-    found: Tensor = torch.ops.aten.tanh_backward(back, phi)
-    return found
+    slope: Tensor = torch.ops.aten.tanh_backward(back, phi)
+    return slope
 
 
 @activation(by_hand=_tanh_slope)

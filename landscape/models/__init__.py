@@ -31,9 +31,9 @@ def opened(reader: RunReader, config: AnalysisConfig) -> tuple[Problem, Source |
         return of_run(reader, config.device, config.chunk_size), None
     from landscape.models.fit import other_names, shapes
 
-    held = shapes(reader)
-    problem, source = own(config, held, reader.path)
-    reader.names = other_names(problem, held)
+    file_shapes = shapes(reader)
+    problem, source = own(config, file_shapes, reader.path)
+    reader.names = other_names(problem, file_shapes)
     if reader.is_recorded:
         with in_file(reader.path, "blocks"):
             pairs = [(first, second) for first, second in reader.config.get("pairs", ())]
@@ -41,7 +41,7 @@ def opened(reader: RunReader, config: AnalysisConfig) -> tuple[Problem, Source |
     return problem, source
 
 
-def own(config: AnalysisConfig, held: Mapping[str, tuple[int, ...]], path: Path) -> tuple[ModuleProblem, Source]:
+def own(config: AnalysisConfig, shapes: Mapping[str, tuple[int, ...]], path: Path) -> tuple[ModuleProblem, Source]:
     """The problem that --problem names, for a run file `path` with parameters of these shapes."""
     import torch
 
@@ -52,7 +52,7 @@ def own(config: AnalysisConfig, held: Mapping[str, tuple[int, ...]], path: Path)
     if config.dtype != "float64":
         problem = problem.in_dtype(getattr(torch, config.dtype))
     require_device(problem, config.device)
-    require_fit(problem, held, path)
+    require_fit(problem, shapes, path)
     return problem, source
 
 

@@ -103,15 +103,15 @@ def choose(problem: Problem, wanted: Sequence[str]) -> Chosen:
         parts = name.split(",")
         if len(parts) > 2:
             raise ConfigError(f"block {name!r} joins {len(parts)} blocks", "join two, as in a,b")
-        held = [_matching(problem, part, name) for part in parts]
-        if common := shared(held[0], held[1], shapes) if len(parts) == 2 else "":
+        sides = [_matching(problem, part, name) for part in parts]
+        if common := shared(sides[0], sides[1], shapes) if len(parts) == 2 else "":
             raise ConfigError(
                 f"block {name!r}: both sides hold {common}", "join blocks without a common parameter or row"
             )
-        for part, its in zip(parts, held, strict=True):
+        for part, its in zip(parts, sides, strict=True):
             members.setdefault(part, its)
         if len(parts) == 2:
-            members[name] = (*held[0], *held[1])
+            members[name] = (*sides[0], *sides[1])
             pairs.append((parts[0], parts[1]))
     blocks = {name: Block(name, members[name], shapes) for name in members}
     return Chosen(
@@ -147,12 +147,12 @@ def _matching(problem: Problem, pattern: str, block: str) -> tuple[str, ...]:
         raise ConfigError(str(error), error.hint) from error
     if rows:
         return (rows,)
-    found = tuple(fnmatch.filter(problem.parameters, pattern))
-    if not found:
+    matches = tuple(fnmatch.filter(problem.parameters, pattern))
+    if not matches:
         where = "" if pattern == block else f": {pattern!r} is no block or parameter"
         hint = nearest(pattern, [*problem.blocks, *problem.parameters])
         raise ConfigError(f"{problem.name} has no block {block!r}{where}", hint)
-    return found
+    return matches
 
 
 def declared(blocks: Blocks, pairs: Pairs) -> tuple[dict[str, list[str]], list[tuple[str, str]]]:
@@ -161,7 +161,7 @@ def declared(blocks: Blocks, pairs: Pairs) -> tuple[dict[str, list[str]], list[t
         raise ArgumentError(
             f"blocks are {blocks!r}", 'name each: blocks={"embed": ["tok.weight"], "attn": ["*.attn.*"]}'
         )
-    found = {}
+    patterns_of = {}
     for block, patterns in blocks.items():
         words = [patterns] if isinstance(patterns, str) else _listed(patterns)
         if words is None or not all(isinstance(word, str) and word.isprintable() for word in (block, *words)):
@@ -170,7 +170,7 @@ def declared(blocks: Blocks, pairs: Pairs) -> tuple[dict[str, list[str]], list[t
             raise ArgumentError(f"a block cannot be named {block!r}", "leave out spaces, commas and slashes")
         if block == "all":
             raise ArgumentError("block 'all' is every parameter", "choose another name, or leave it out")
-        found[block] = words
+        patterns_of[block] = words
     couples = []
     every = _listed(pairs)
     for pair in [pairs] if every is None else every:
@@ -180,7 +180,7 @@ def declared(blocks: Blocks, pairs: Pairs) -> tuple[dict[str, list[str]], list[t
         if (couple := (names[0], names[1])) in couples:
             raise ArgumentError(f"pair {joint(couple)} stands twice", "name each once")
         couples.append(couple)
-    return found, couples
+    return patterns_of, couples
 
 
 def named_blocks(blocks: Blocks, pairs: Pairs, shapes: Shapes) -> dict[str, tuple[str, ...]]:
@@ -197,7 +197,7 @@ def named_blocks(blocks: Blocks, pairs: Pairs, shapes: Shapes) -> dict[str, tupl
 
 def resolved(block: str, patterns: Iterable[str], shapes: Shapes) -> tuple[str, ...]:
     """The parameters, or rows of one, that a block's patterns match, each once, in the order of the patterns."""
-    found: dict[str, None] = {}
+    members: dict[str, None] = {}
     for pattern in patterns:
         # A name may itself read like a pattern.
         rows = pattern if pattern in shapes else named_rows(pattern, shapes, {})
@@ -205,12 +205,12 @@ def resolved(block: str, patterns: Iterable[str], shapes: Shapes) -> tuple[str, 
         if not matching:
             raise ArgumentError(f"block {block!r}: {pattern!r} matches no parameter", suggest(pattern, shapes))
         for name in matching:
-            if name not in found and (twice := shared(list(found), [name], shapes)):
+            if name not in members and (twice := shared(list(members), [name], shapes)):
                 raise ArgumentError(f"block {block!r} holds {twice} twice", "name each row once")
-            found[name] = None
-    if not found:
+            members[name] = None
+    if not members:
         raise ArgumentError(f"block {block!r} names no parameter", "give it at least one name or pattern")
-    return tuple(found)
+    return tuple(members)
 
 
 def _listed(values: Any) -> list[Any] | None:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _FOLDERS: set[Path] = set()
 """Those that problems of this process came from."""
-_MADE: weakref.WeakSet[ModuleType] = weakref.WeakSet()
+_LOADED: weakref.WeakSet[ModuleType] = weakref.WeakSet()
 """Modules of files that problems of this process came from."""
 _MOST_BYTES = 1 << 24
 """Largest size of a problem's file."""
@@ -96,7 +96,7 @@ def load(name: str) -> tuple[ModuleProblem, Source]:
         )
     with contextlib.redirect_stdout(sys.stderr), _unchanged():
         module = _imported(name, place)
-        factory = _found(name, module, place, function)
+        factory = _function(name, module, place, function)
         if getattr(module, "__file__", None) is None:
             raise ConfigError(f"--problem {name}: {place} is a part of Python", "name a module or a file of your own")
         with _blaming(name, _file_of(factory, module)):
@@ -165,32 +165,32 @@ def _imported(name: str, place: str) -> ModuleType:
         for helper in helpers(path.resolve(), folder):
             if _is_own(helper):
                 del sys.modules[helper]
-        made = _name_of(path)
-        spec = importlib.util.spec_from_file_location(made, path)
+        module_name = _name_of(path)
+        spec = importlib.util.spec_from_file_location(module_name, path)
         if spec is None or spec.loader is None:
             raise FileError(f"--problem {name}: {place} is no Python file", "name a file that ends in .py")
         module = importlib.util.module_from_spec(spec)
-        sys.modules[made] = module
-        _MADE.add(module)
+        sys.modules[module_name] = module
+        _LOADED.add(module)
         with _blaming(name, str(path)):
             spec.loader.exec_module(module)
         return module
     _make_importable(Path.cwd())
-    if sys.modules.get(place) in _MADE:
+    if sys.modules.get(place) in _LOADED:
         # A file that was named as one, perhaps in another folder.
         del sys.modules[place]
     try:
-        found = importlib.util.find_spec(place)
+        spec = importlib.util.find_spec(place)
     except (ModuleNotFoundError, ValueError) as error:
         if isinstance(error, ModuleNotFoundError) and not f"{place}.".startswith(f"{error.name}."):
             raise _failure(name, error, "") from error
-        found = None
+        spec = None
     except Exception as error:
         # A parent package that fails.
         raise _failure(name, error, "") from error
-    if found is None:
+    if spec is None:
         raise ConfigError(f"--problem {name}: there is no module {place!r}", _beside(Path(), f"{place}.py"))
-    with _blaming(name, found.origin or ""):
+    with _blaming(name, spec.origin or ""):
         return importlib.import_module(place)
 
 
@@ -201,7 +201,7 @@ def _name_of(path: Path) -> str:
     file has that name, they would find something else.
     """
     own = path.stem
-    is_free = own not in sys.stdlib_module_names and (own not in sys.modules or sys.modules[own] in _MADE)
+    is_free = own not in sys.stdlib_module_names and (own not in sys.modules or sys.modules[own] in _LOADED)
     return own if is_free else f"landscape_problem_{own}"
 
 
@@ -233,7 +233,7 @@ def _beside(folder: Path, wanted: str) -> str:
     )
 
 
-def _found(name: str, module: ModuleType, place: str, function: str) -> Callable[[], Any]:
+def _function(name: str, module: ModuleType, place: str, function: str) -> Callable[[], Any]:
     if not hasattr(module, function):
         own = [n for n, v in vars(module).items() if callable(v) and getattr(v, "__module__", "") == module.__name__]
         hint = suggest(function, own) if own else "define it there: a function without arguments"
@@ -250,10 +250,10 @@ def _found(name: str, module: ModuleType, place: str, function: str) -> Callable
 def _file_of(factory: Callable[[], Any], module: ModuleType) -> str:
     """The file that defines the factory, which need not be the module that it was named by."""
     try:
-        found = inspect.getsourcefile(inspect.unwrap(factory))
+        file = inspect.getsourcefile(inspect.unwrap(factory))
     except TypeError:
-        found = None
-    return found or str(module.__file__)
+        file = None
+    return file or str(module.__file__)
 
 
 @contextlib.contextmanager

@@ -14,20 +14,20 @@ _INSTALLED = {"site-packages", "dist-packages"}
 def helpers(file: Path, folder: Path) -> dict[str, Path]:
     """Modules in `folder`, by name, that a file in it imports, and those that they import, in turn.
 
-    As the statements of import say, wherever they stand, whether or not they are carried out: the same for every
-    process. What is installed is not the user's own, nor is this package, where it lies in the same folder.
+    Import statements count wherever they stand, whether or not they run, so every process gets the same modules. What
+    is installed is not the user's own, nor is this package, where it lies in the same folder.
     """
-    found: dict[str, Path] = {}
+    modules: dict[str, Path] = {}
     left = [file] if file.is_relative_to(folder) and not _INSTALLED & {*folder.parts} else []
     while left:
         path = left.pop()
         for name in _imported(path, path.parent.relative_to(folder).parts):
             place = folder.joinpath(*name.split("."))
             own = next((p for p in (place / "__init__.py", place.with_name(f"{place.name}.py")) if p.is_file()), file)
-            if own != file and name not in found and name.partition(".")[0] != "landscape":
-                found[name] = own
+            if own != file and name not in modules and name.partition(".")[0] != "landscape":
+                modules[name] = own
                 left.append(own)
-    return found
+    return modules
 
 
 def _imported(path: Path, package: tuple[str, ...]) -> Iterator[str]:

@@ -85,15 +85,15 @@ class ModuleProblem(Problem, Shown):
         """The problem with these blocks and pairs where it declares none itself. Raises ArgumentError as at first."""
         if self.default_blocks != ("all",):
             return self
-        found = copy.copy(self)
-        found._declare(blocks, pairs)
-        return found
+        problem = copy.copy(self)
+        problem._declare(blocks, pairs)
+        return problem
 
     def in_dtype(self, dtype: torch.dtype) -> ModuleProblem:
         """The same problem with products in another precision."""
-        found = copy.copy(self)
-        found._objective = self._objective.in_dtype(dtype)
-        return found
+        problem = copy.copy(self)
+        problem._objective = self._objective.in_dtype(dtype)
+        return problem
 
     @property
     def buffers(self) -> dict[str, tuple[int, ...]]:
@@ -101,14 +101,14 @@ class ModuleProblem(Problem, Shown):
         return {name: tuple(buffer.shape) for name, buffer in state.buffers(self._model).items()}
 
     def with_buffers(self, buffers: Mapping[str, Any]) -> ModuleProblem:
-        """The problem of the module with these numbers in its buffers; the given module stays as it is.
+        """The problem of the module with these numbers in its buffers; the module itself stays as it is.
 
         buffers: tensors or arrays by name. Raises ArgumentError for a name or shape that the module does not have.
         """
-        found = copy.copy(self)
-        found._model = state.with_buffers(self._model, buffers)
-        found._objective = self._objective.with_model(found._model)
-        return found
+        problem = copy.copy(self)
+        problem._model = state.with_buffers(self._model, buffers)
+        problem._objective = self._objective.with_model(problem._model)
+        return problem
 
     @property
     def data_sums(self) -> dict[int, int]:
@@ -121,10 +121,10 @@ class ModuleProblem(Problem, Shown):
         They are of the data, each other buffer or tensor in an attribute of the module, and the loss with its settings.
         Take it before the module is called, which may leave tensors in its attributes.
         """
-        made = (*self._settings, self._decay)
-        found = {"data": sum_of(self.data_sums)}
-        found |= {name: f"{checksum(tensors):08x}" for name, tensors in state.constants(self._model).items()}
-        return found | {"loss": f"{zlib.crc32(state.settings(made).encode()):08x}"}
+        settings = (*self._settings, self._decay)
+        sums = {"data": sum_of(self.data_sums)}
+        sums |= {name: f"{checksum(tensors):08x}" for name, tensors in state.constants(self._model).items()}
+        return sums | {"loss": f"{zlib.crc32(state.settings(settings).encode()):08x}"}
 
     def decay(self, objective: str) -> float:
         """Weight decay of an objective: 0 of `data`, that of the constructor of `regularised`."""

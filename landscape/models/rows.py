@@ -55,10 +55,10 @@ def named_rows(word: str, shapes: Shapes, groups: Groups) -> str | None:
 
 def shared(first: Sequence[str], second: Sequence[str], shapes: Shapes) -> str:
     """A parameter, or rows of one, that both blocks hold; empty if there is none."""
-    held = [located(member, shapes) for member in second]
+    places = [located(member, shapes) for member in second]
     for member in sorted(first):
         parameter, rows = located(member, shapes)
-        for other, more in held:
+        for other, more in places:
             common = range(max(rows.start, more.start), min(rows.stop, more.stop))
             if parameter == other and common:
                 return _member(parameter, common, shapes)

@@ -40,25 +40,25 @@ def buffers(module: nn.Module) -> dict[str, Tensor]:
 def constants(module: nn.Module) -> dict[str, list[Tensor]]:
     """What the outputs depend on besides parameters and `buffers`: other buffers and tensors in attributes, by name."""
     stored = buffers(module)
-    found = {f"buffer {name!r}": [b] for name, b in module.named_buffers() if name not in stored}
+    by_name = {f"buffer {name!r}": [b] for name, b in module.named_buffers() if name not in stored}
     for prefix, part in module.named_modules():
         for key, value in vars(part).items():
             # What has a gradient comes from parameters, as by weight norm.
             tensors = [x for x in _tensors(value) if not x.requires_grad] if key not in _INTERNAL else []
             if tensors:
-                found[f"tensor {f'{prefix}.{key}'.removeprefix('.')!r}"] = tensors
-    return {name: dense for name, some in found.items() if (dense := [x for x in some if _is_dense(x)])}
+                by_name[f"tensor {f'{prefix}.{key}'.removeprefix('.')!r}"] = tensors
+    return {name: dense for name, some in by_name.items() if (dense := [x for x in some if _is_dense(x)])}
 
 
-def with_buffers(module: nn.Module, given: Mapping[str, Any]) -> nn.Module:
-    """A copy of a module with these numbers in its `buffers`; it shares all else that is a tensor.
+def with_buffers(module: nn.Module, numbers: Mapping[str, Any]) -> nn.Module:
+    """A copy of a module with these `numbers` in its `buffers`; it shares all else that is a tensor.
 
-    given: tensors or arrays by name. Raises ArgumentError for a name or shape that the module does not have.
+    numbers: tensors or arrays by name. Raises ArgumentError for a name or shape that the module does not have.
     """
     own = buffers(module)
     # What has its copy in here is not copied: attributes that refer to a buffer then have the new one, too.
     memo: dict[int, Any] = {id(x): x for part in module.modules() for v in vars(part).values() for x in _tensors(v)}
-    for name, value in given.items():
+    for name, value in numbers.items():
         if name not in own:
             raise ArgumentError(f"the module has no buffer {name!r} in its state", suggest(name, own))
         if tuple(value.shape) != tuple(own[name].shape):

@@ -36,10 +36,10 @@ def make_data(config: TrainConfig) -> TaskData:
     """Every pair (a, b) or chosen place with its answer, split by the config's seed, fractions and sampler."""
     p, task = config.p, TASKS[config.task]
     if task.answer is None:
-        found, followed, counts = choose_places(config)
+        contexts, followed, counts = choose_places(config)
         split = np.repeat(np.array([TRAIN, TEST, UNUSED], np.int8), counts)
         _require_both(config, split)
-        return TaskData(found, followed, split)
+        return TaskData(contexts, followed, split)
     a, b = (grid.ravel() for grid in np.meshgrid(np.arange(p), np.arange(p), indexing="ij"))
     if task.divides:
         a, b = a[b != 0], b[b != 0]

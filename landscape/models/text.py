@@ -59,8 +59,8 @@ def _read(path: Path, vocabulary: int, state: tuple[int, int]) -> Text:
             f"unpack or convert it first, such as with gunzip or iconv -f {encoding} -t UTF-8",
         ) from error
     # Accents that stand for themselves, as macOS writes them, are no letters and would end words.
-    found = _WORD.findall(unicodedata.normalize("NFC", letters.lower()))
-    counts = Counter(found)
+    occurrences = _WORD.findall(unicodedata.normalize("NFC", letters.lower()))
+    counts = Counter(occurrences)
     if len(counts) < max(2, vocabulary - 1):
         raise ConfigError(
             f"vocabulary is {vocabulary}, but {path} has {len(counts)} different words",
@@ -68,7 +68,7 @@ def _read(path: Path, vocabulary: int, state: tuple[int, int]) -> Text:
         )
     words = sorted(counts, key=lambda word: (-counts[word], word))[: vocabulary - 1]
     tokens = {word: token for token, word in enumerate(words)}
-    return Text([*words, UNKNOWN], np.array([tokens.get(word, vocabulary - 1) for word in found], np.int32))
+    return Text([*words, UNKNOWN], np.array([tokens.get(word, vocabulary - 1) for word in occurrences], np.int32))
 
 
 def choose_places(config: TrainConfig) -> tuple[NDArray[np.int32], NDArray[np.int32], tuple[int, int, int]]:
@@ -103,11 +103,11 @@ def choose_places(config: TrainConfig) -> tuple[NDArray[np.int32], NDArray[np.in
     rest = rng.permutation(np.setdiff1d(np.arange(len(to_learn)), chosen))[:unused]
     places = np.concatenate([to_learn[chosen], places, to_learn[rest]])
     window = places[:, None] + np.arange(config.context + 1)
-    found = text.tokens[window]
-    if (found[:, :-1] == found[0, :-1]).all():
-        context = " ".join(text.words[token] for token in found[0, :-1])
+    tokens = text.tokens[window]
+    if (tokens[:, :-1] == tokens[0, :-1]).all():
+        context = " ".join(text.words[token] for token in tokens[0, :-1])
         raise ConfigError(
             f"every sample of {config.text} has the context {context!r}, from which there is nothing to learn",
             "name a --text of more words, or raise --vocabulary or --samples",
         )
-    return found[:, :-1], found[:, -1], (train, test, unused)
+    return tokens[:, :-1], tokens[:, -1], (train, test, unused)

@@ -88,8 +88,8 @@ class TrainedProblem(Problem):
         theta = {n: torch.from_numpy(arrays[n]).to(self.device, torch.float64) for n in self.parameters}
         inputs = torch.from_numpy(tokens).to(self.device, torch.int64).split(self._chunk_size)
         with torch.no_grad():
-            found = [functional_call(self.model, theta, (some,)).cpu() for some in inputs]
-        return np.asarray(torch.cat(found))
+            logits = [functional_call(self.model, theta, (some,)).cpu() for some in inputs]
+        return np.asarray(torch.cat(logits))
 
     def objective(self, decay: float) -> Objective:
         """The mean cross-entropy over the training set, with decay/2 |theta|^2."""

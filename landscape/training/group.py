@@ -145,15 +145,15 @@ class Group:
             if member.config.lr_ratio == "prop41":
                 of = (self.networks.params["E"][i], self.networks.reader()[i])
                 sigma_E, sigma_W = (float(largest_singular_value(matrix)) for matrix in of)
-                found = prop41_ratio(sigma_E, sigma_W, member.f_E(self.step) if self.step else 1.0)
+                ratio = prop41_ratio(sigma_E, sigma_W, member.f_E(self.step) if self.step else 1.0)
             elif member.config.lr_ratio == "auto":
                 # Before the first step there are no second moments, which the bound needs.
                 bound = self._edge_ratio(i) if self.step else math.inf
-                found = member.climb.next(member.lr_ratio, losses[i], bound)
+                ratio = member.climb.next(member.lr_ratio, losses[i], bound)
             else:
-                found = self._curvature_ratio(i)
-            if 0 < found < math.inf:
-                member.lr_ratio = found
+                ratio = self._curvature_ratio(i)
+            if 0 < ratio < math.inf:
+                member.lr_ratio = ratio
         self._set_rates()
 
     @torch.inference_mode(False)
@@ -189,8 +189,8 @@ class Group:
 
     def _sigma(self) -> dict[str, list[float]]:
         """Largest singular values of E and W by member."""
-        found = self.networks.params
-        return {name: largest_singular_value(found[name]).tolist() for name in SIGMA if name in found}
+        params = self.networks.params
+        return {name: largest_singular_value(params[name]).tolist() for name in SIGMA if name in params}
 
     def metrics(self) -> list[dict[str, float]]:
         """One row of /metrics a member."""
@@ -219,10 +219,10 @@ class Group:
     def state(self, i: int) -> dict[str, Any]:
         """A member's row of /resume: parameters by name, moments m_NAME and v_NAME, and its own state."""
         optimizer = self.optimizer
-        held = (("", self.networks.flat), ("m_", optimizer.m), ("v_", optimizer.v))
+        flats = (("", self.networks.flat), ("m_", optimizer.m), ("v_", optimizer.v))
         tensors = {
             prefix + name: part[i].cpu().numpy()
-            for prefix, flat in held
+            for prefix, flat in flats
             for name, part in self.networks.parts(flat).items()
         }
         accumulated = {"grad_norm": self.grad_norm[i].cpu().numpy()} if self.has_E else {}

@@ -92,52 +92,52 @@ def import_checkpoints(
     ConfigError for patterns without a step, ArgumentError for names.
     """
     path, notes = output(as_path(path)), dict[str, None]()
-    found = _with_steps(_found(sources, notes), step_pattern, notes)
+    checkpoints = _with_steps(_files_of(sources, notes), step_pattern, notes)
     make_folder(path.parent)
     with sole_writer(path):
         if overwrite:
             refuse_foreign(path, schema.RUN)
         else:
             refuse_existing(path, REPLACE)
-        first, aliases = _read(found[0], skip, notes)
+        first, aliases = _read(checkpoints[0], skip, notes)
         all_forms = {name: _form(name, tensor) for name, tensor in first.items()}
         forms = {name: form for name, form in all_forms.items() if not _is_buffer(name, form)}
-        held = {name: form for name, form in all_forms.items() if _is_buffer(name, form)}
+        buffers = {name: form for name, form in all_forms.items() if _is_buffer(name, form)}
         if not forms:
-            raise FileError(f"{found[0].path} holds no parameters", "name files of a model's state")
+            raise FileError(f"{checkpoints[0].path} holds no parameters", "name files of a model's state")
         described = config(forms, "imported checkpoints", aliases=aliases)
         attrs = {"run_id": uuid.uuid4().hex, "config": json.dumps(described), "seed": described["seed"]}
         attrs |= {"status": "complete", **provenance("cpu")}
-        rooms = [(table, 0 if table.group == "metrics" else len(found)) for table in tables(forms, (), held)]
+        rooms = [(table, 0 if table.group == "metrics" else len(checkpoints)) for table in tables(forms, (), buffers)]
         with (
             new_run(path, attrs, rooms, scales(all_forms)) as writer,
-            Bar(len(found), "checkpoint", quiet) as bar,
+            Bar(len(checkpoints), "checkpoint", quiet) as bar,
         ):
-            for checkpoint in found:
-                read = first if checkpoint is found[0] else _read(checkpoint, skip, notes)[0]
+            for checkpoint in checkpoints:
+                read = first if checkpoint is checkpoints[0] else _read(checkpoint, skip, notes)[0]
                 first = {}
                 if wrong := difference({name: _form(name, tensor) for name, tensor in read.items()}, all_forms):
                     raise FileError(
-                        f"{checkpoint.path} differs from {found[0].path}: {wrong}", "import each model by itself"
+                        f"{checkpoint.path} differs from {checkpoints[0].path}: {wrong}", "import each model by itself"
                     )
                 rows = {name: array(tensor, all_forms[name]) for name, tensor in read.items()}
                 writer.append(checkpoint.step, {"checkpoints": rows, schema.BUFFERS: rows})
                 bar.update()
     writer.close()
-    steps = tuple(checkpoint.step for checkpoint in found)
+    steps = tuple(checkpoint.step for checkpoint in checkpoints)
     return ImportSummary(str(path), steps, len(forms), described["num_parameters"], tuple(notes))
 
 
 def import_steps(sources: Sequence[Path | str], step_pattern: str = "") -> list[tuple[Path, int]]:
     """What `import_checkpoints` would take: each checkpoint and its step, ascending. Raises as it does."""
-    return [(found.path, found.step) for found in _with_steps(_found(sources, {}), step_pattern, {})]
+    return [(checkpoint.path, checkpoint.step) for checkpoint in _with_steps(_files_of(sources, {}), step_pattern, {})]
 
 
-def _found(sources: Sequence[Path | str], notes: dict[str, None]) -> list[tuple[Path, tuple[Path, ...]]]:
+def _files_of(sources: Sequence[Path | str], notes: dict[str, None]) -> list[tuple[Path, tuple[Path, ...]]]:
     """Every checkpoint of the sources once: its name and its files."""
     if not sources:
         raise ConfigError("no file is named", "name files, folders or globs of checkpoints")
-    found: dict[tuple[Path, str], tuple[Path, tuple[Path, ...]]] = {}
+    checkpoints: dict[tuple[Path, str], tuple[Path, tuple[Path, ...]]] = {}
     for source in map(as_path, sources):
         if source.exists():
             matches = [source]
@@ -152,14 +152,18 @@ def _found(sources: Sequence[Path | str], notes: dict[str, None]) -> list[tuple[
                 what = "folder without checkpoints" if match.is_dir() else "file of an unknown kind"
                 raise FileError(f"{source} is a {what}", f"checkpoints are {', '.join(_SUFFIXES)} or their folders")
             # Links by several names may lead to one file of equal contents, as git-annex and DVC make them.
-            found |= {(checkpoint.resolve(), checkpoint.name): (checkpoint, files) for checkpoint, files in inside}
+            checkpoints |= {
+                (checkpoint.resolve(), checkpoint.name): (checkpoint, files) for checkpoint, files in inside
+            }
             others |= {path.name: None for path in beside}
         if others:
             notes[f"skipped in {source}: {first_few(list(others), _SHOWN)}"] = None
-    if not found:
+    if not checkpoints:
         raise FileError(f"{sources[0]} matches no checkpoint", f"checkpoints are {', '.join(_SUFFIXES)} or folders")
     # A link beside what it leads to is no checkpoint of its own.
-    return [one for (real, name), one in found.items() if name == real.name or (real, real.name) not in found]
+    return [
+        one for (real, name), one in checkpoints.items() if name == real.name or (real, real.name) not in checkpoints
+    ]
 
 
 def _in_folder(folder: Path) -> tuple[list[tuple[Path, tuple[Path, ...]]], list[Path]]:
@@ -171,7 +175,7 @@ def _in_folder(folder: Path) -> tuple[list[tuple[Path, tuple[Path, ...]]], list[
 
 def _split(paths: Sequence[Path]) -> tuple[list[tuple[Path, tuple[Path, ...]]], list[Path]]:
     """The checkpoints among files and folders, and the files that are none."""
-    found, others = [], []
+    checkpoints, others = [], []
     for path in paths:
         if path.is_dir():
             files = _of_hugging_face(path)
@@ -181,8 +185,8 @@ def _split(paths: Sequence[Path]) -> tuple[list[tuple[Path, tuple[Path, ...]]], 
             files = ()
             others.append(path)
         if files:
-            found.append((path, files))
-    return found, others
+            checkpoints.append((path, files))
+    return checkpoints, others
 
 
 def _of_hugging_face(folder: Path) -> tuple[Path, ...]:
@@ -208,7 +212,7 @@ def _of_hugging_face(folder: Path) -> tuple[Path, ...]:
 
 
 def _with_steps(
-    found: Sequence[tuple[Path, tuple[Path, ...]]], pattern: str, notes: dict[str, None]
+    checkpoints: Sequence[tuple[Path, tuple[Path, ...]]], pattern: str, notes: dict[str, None]
 ) -> list[_Checkpoint]:
     """The checkpoints in the order of their steps. Raises FileError for a step of two, and where none has one."""
     by_step: dict[int, _Checkpoint] = {}
@@ -217,8 +221,8 @@ def _with_steps(
         # The suffix of a file has no step, unless the pattern says more of it.
         return path.name if pattern or path.suffix not in _SUFFIXES else path.name.removesuffix(path.suffix)
 
-    steps = _steps([name_of(path) for path, _ in found], pattern)
-    for path, files in found:
+    steps = _steps([name_of(path) for path, _ in checkpoints], pattern)
+    for path, files in checkpoints:
         step = steps.get(name_of(path))
         if step is None:
             notes[f"skipped {path}: no step in its name"] = None
@@ -229,7 +233,9 @@ def _with_steps(
             )
         by_step[step] = _Checkpoint(path, step, files)
     if not by_step:
-        raise FileError(f"no name has a step, such as {found[0][0].name}", r"say where it is: --step-pattern 'at(\d+)'")
+        raise FileError(
+            f"no name has a step, such as {checkpoints[0][0].name}", r"say where it is: --step-pattern 'at(\d+)'"
+        )
     return [by_step[step] for step in sorted(by_step)]
 
 
@@ -346,9 +352,9 @@ def _torch(file: Path, notes: dict[str, None]) -> dict[str, Tensor]:
             warnings.filterwarnings("ignore", message=".*TorchScript archive")
             loaded = torch.load(file, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
-        if found := re.search(r"GLOBAL (\S+)|Unsupported class|unrecognized function", str(error)):
+        if match := re.search(r"GLOBAL (\S+)|Unsupported class|unrecognized function", str(error)):
             raise FileError(
-                f"{file} would run code when it is read ({found[1] or found[0]}), and is not",
+                f"{file} would run code when it is read ({match[1] or match[0]}), and is not",
                 _STATE,
             ) from error
         # What torch says first is advice to run the code.

@@ -150,9 +150,9 @@ class Member:
             wanted = {axis: len(of_axis) for axis, of_axis in labels.items()}
             if wrong := misfit(reader.layout, reader.scales, tables(self.config), wanted):
                 raise FileError(f"{self.path}: {wrong}, which its config asks for", COPY_AGAIN)
-            held = reader.data()
+            data = reader.data()
             data_differ = any(
-                not np.array_equal(held[f.name], getattr(self.data, f.name)) for f in dataclasses.fields(self.data)
+                not np.array_equal(data[f.name], getattr(self.data, f.name)) for f in dataclasses.fields(self.data)
             )
             # Other words may have the same numbers; rows of all checkpoints would go to where their words stand now.
             words_differ = any(

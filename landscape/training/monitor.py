@@ -169,16 +169,16 @@ class Monitor(Shown):
             whole = HessianOperator(self.objective, parameters)
             for block, names in self.blocks.items():
                 H = whole if block == ALL else whole.block(names)
-                found: Values = {}
+                of_block: Values = {}
                 if "sharpness" in self.quantities:
-                    found |= self._largest(block, "sharpness", H)
+                    of_block |= self._largest(block, "sharpness", H)
                 if "preconditioned_sharpness" in self.quantities and self._optimizer:
                     D = preconditioner(self._optimizer, {name: parameters[name] for name in names})
                     op = scaled(H, 1 / D.to(H.device, H.dtype))
-                    found |= self._largest(block, "preconditioned_sharpness", op)
+                    of_block |= self._largest(block, "preconditioned_sharpness", op)
                 if "index" in self.quantities:
-                    found |= _index(H)
-                values |= {name if block == ALL else f"{name}/{block}": value for name, value in found.items()}
+                    of_block |= _index(H)
+                values |= {name if block == ALL else f"{name}/{block}": value for name, value in of_block.items()}
         return values | (limits(self._optimizer) if self._optimizer else {})
 
     def to_dataframe(self) -> pd.DataFrame:
@@ -297,8 +297,8 @@ def _kind(optimizer: torch.optim.Optimizer) -> type:
 def _index(H: LinearOperator) -> Values:
     """Eigenvalues below -1e-3 |H|, certified or with an interval."""
     if H.shape[0] <= _DENSE:
-        found = saddle_index(H, TAU_LANCZOS, "dense")
-        return {"index": found.lower, "index_low": found.lower, "index_high": found.upper}
+        index = saddle_index(H, TAU_LANCZOS, "dense")
+        return {"index": index.lower, "index_low": index.lower, "index_high": index.upper}
     rule = quadrature(H, _PROBES, _PROBE_STEPS)
     count = rule.count_below(-TAU_LANCZOS * rule.norm)
     return {"index": count.value, "index_low": count.low, "index_high": count.high}

@@ -73,5 +73,5 @@ def tables_of(parameters: Table, has_moments: bool) -> tuple[Table, ...]:
     moments = tuple(
         Field(f"v_{f.name}", f.dims, f.dtype, f"Adam's second moment of {f.name}") for f in parameters.fields
     )
-    found = [Table(OPTIMIZER, parameters.row, numbers)]
-    return (*found, Table("moments", parameters.row, moments)) if has_moments else (*found,)
+    state = Table(OPTIMIZER, parameters.row, numbers)
+    return (state, Table("moments", parameters.row, moments)) if has_moments else (state,)

@@ -62,31 +62,31 @@ def buffer_forms(buffers: Mapping[str, Tensor]) -> dict[str, Form]:
 def array(parameter: Tensor, form: Form) -> np.ndarray[Any, Any]:
     """The numbers of a tensor in the type of its form; not copied where they lie in memory as they are."""
     dtype = _TYPES.get(form.dtype, torch.float64 if form.dtype == "f8" else torch.float32)
-    found: np.ndarray[Any, Any] = parameter.detach().to("cpu", dtype).resolve_neg().numpy()
-    return found
+    numbers: np.ndarray[Any, Any] = parameter.detach().to("cpu", dtype).resolve_neg().numpy()
+    return numbers
 
 
 def tables(forms: Forms, metrics: Iterable[str], buffers: Forms | None = None) -> tuple[Table, ...]:
     """The tables of a recorded run's file: parameters, buffers if any, metrics. Raises ArgumentError for names."""
     buffers = buffers or {}
     groups = (("checkpoints", "parameter", forms), (BUFFERS, "buffer", buffers))
-    found = [
-        Table(group, STEP, tuple(Field(n, plain_axes(n, len(f.shape)), f.dtype, kind) for n, f in held.items()))
-        for group, kind, held in groups
-        if held or group == "checkpoints"
+    tensor_tables = [
+        Table(group, STEP, tuple(Field(n, plain_axes(n, len(f.shape)), f.dtype, kind) for n, f in of_group.items()))
+        for group, kind, of_group in groups
+        if of_group or group == "checkpoints"
     ]
     names = {**forms, **buffers}
-    taken = {STEP, _METRIC_STEP, "crc32", PARAMETER, *NUMBERS, *scales(names)}
+    reserved = {STEP, _METRIC_STEP, "crc32", PARAMETER, *NUMBERS, *scales(names)}
     for name in names:
-        _require_name("parameter" if name in forms else "buffer", name, taken)
+        _require_name("parameter" if name in forms else "buffer", name, reserved)
     if isinstance(metrics, str) or not isinstance(metrics, Iterable):
         raise ArgumentError(f"metrics are {metrics!r}", 'give a list of names: metrics=["train_loss"]')
     metrics = list(metrics)
     for name in metrics:
-        _require_name("metric", name, taken | names.keys() | {f"v_{form}" for form in forms})
+        _require_name("metric", name, reserved | names.keys() | {f"v_{form}" for form in forms})
     if len(set(metrics)) < len(metrics):
         raise ArgumentError(f"metrics {metrics!r} name one twice", "name each once")
-    return (*found, Table("metrics", _METRIC_STEP, tuple(Field(name, (), "f8", "metric") for name in metrics)))
+    return (*tensor_tables, Table("metrics", _METRIC_STEP, tuple(Field(name, (), "f8", "metric") for name in metrics)))
 
 
 def scales(forms: Forms) -> Scales:
@@ -134,13 +134,13 @@ def declarations(forms: Forms, blocks: Blocks, pairs: Pairs) -> dict[str, Any]:
     return {"blocks": patterns, "pairs": [list(pair) for pair in couples]}
 
 
-def difference(found: Forms, wanted: Forms) -> str:
+def difference(forms: Forms, wanted: Forms) -> str:
     """What tells parameters from those of a file, by name; empty if nothing does."""
-    said = [f"no {name}" for name in wanted if name not in found]
-    said += [f"{name} is not in the file" for name in found if name not in wanted]
-    both = [name for name in wanted if name in found]
-    said += [f"{name} is {found[name]}, not {wanted[name]}" for name in both if found[name] != wanted[name]]
-    return first_few(said, _SHOWN, "; ")
+    differences = [f"no {name}" for name in wanted if name not in forms]
+    differences += [f"{name} is not in the file" for name in forms if name not in wanted]
+    both = [name for name in wanted if name in forms]
+    differences += [f"{name} is {forms[name]}, not {wanted[name]}" for name in both if forms[name] != wanted[name]]
+    return first_few(differences, _SHOWN, "; ")
 
 
 def _require_shape(name: str, tensor: Tensor) -> None:
@@ -148,11 +148,11 @@ def _require_shape(name: str, tensor: Tensor) -> None:
         raise ArgumentError(f"{name} has no shape yet", "run a batch through the model first")
 
 
-def _require_name(kind: str, name: Any, taken: set[str]) -> None:
+def _require_name(kind: str, name: Any, reserved: set[str]) -> None:
     if not isinstance(name, str) or not 0 < len(name) <= NAME or not name.isprintable() or {"/", " "} & set(name):
         raise ArgumentError(
             f"{str(name)[:60]!r} cannot be the name of a {kind}",
             f"a name is at most {NAME} printable characters without spaces and slashes",
         )
-    if name in taken or name in (".", ".."):
+    if name in reserved or name in (".", ".."):
         raise ArgumentError(f"{name!r} cannot be the name of a {kind}: it means something else", "rename it")

@@ -110,8 +110,8 @@ class Recorder(Shown):
             raise ArgumentError(
                 f"expected is {expected:,} checkpoints; a file holds at most {ROWS:,}", "record fewer of the steps"
             )
-        parameters, held = self._parameters(), self._buffers()
-        self._forms, self._buffer_forms = _forms(parameters), buffer_forms(held)
+        parameters, buffer_tensors = self._parameters(), self._buffers()
+        self._forms, self._buffer_forms = _forms(parameters), buffer_forms(buffer_tensors)
         if not self._forms:
             raise ArgumentError(f"{type(model).__name__} has no parameters", "give the module that is trained")
         self._state = None if optimizer is None else OptimizerState(optimizer, parameters)
@@ -128,7 +128,7 @@ class Recorder(Shown):
             else:
                 writer = self._created(metrics, blocks, pairs, seed, fsync)
             self._writer = opened.enter_context(writer)
-            self._held = opened.pop_all()
+            self._resources = opened.pop_all()
 
     @delayed_signals()
     def checkpoint(self, step: int) -> bool:
@@ -145,13 +145,13 @@ class Recorder(Shown):
             step = _whole(step)
             if not self._is_next(writer, "checkpoints", step):
                 return False
-            parameters, held = self._parameters(), self._buffers()
+            parameters, buffer_tensors = self._parameters(), self._buffers()
             forms = _forms(parameters)
-            if wrong := difference(forms | buffer_forms(held), self._forms | self._buffer_forms):
+            if wrong := difference(forms | buffer_forms(buffer_tensors), self._forms | self._buffer_forms):
                 raise ArgumentError(f"the model has changed: {wrong}", "record another model into a file of its own")
             writer = self._with_room(writer, "checkpoints")
             rows = {"checkpoints": {name: array(p, forms[name]) for name, p in parameters.items()}}
-            rows[BUFFERS] = {name: array(b, self._buffer_forms[name]) for name, b in held.items()}
+            rows[BUFFERS] = {name: array(b, self._buffer_forms[name]) for name, b in buffer_tensors.items()}
             rows |= self._state.rows(parameters, self._forms) if self._state else {}
             writer.append(step, rows)
             return True
@@ -205,7 +205,7 @@ class Recorder(Shown):
             self._require_idle()
             if self._writer is not None:
                 writer, self._writer = self._writer, None
-                with self._held:
+                with self._resources:
                     writer.finish(status)
 
     def __enter__(self) -> Self:
@@ -235,7 +235,7 @@ class Recorder(Shown):
 
         Raises ArgumentError once it is closed, in a child process, and in a signal handler that interrupts a call.
         """
-        # First, as a child may have been made while another thread held the lock.
+        # First, as a child may be forked while another thread has the lock.
         if self._owner != os.getpid():
             raise ArgumentError(
                 f"the recorder is that of process {self._owner}, not of its child {os.getpid()}",
@@ -319,8 +319,8 @@ class Recorder(Shown):
             described = before | declarations(self._forms, blocks, pairs)
             described |= {} if seed is None else {"seed": _whole(seed, "seed")}
         attrs = {"config": json.dumps(described), "seed": described["seed"], **self._attrs()}
-        made = self._tables(self._names)
-        return Writer.extend(self.path, attrs, self._first_room(), made, self._scales(), fsync=fsync)
+        layout = self._tables(self._names)
+        return Writer.extend(self.path, attrs, self._first_room(), layout, self._scales(), fsync=fsync)
 
     def _first_room(self) -> dict[str, int]:
         """Rows of each table that a file just opened can take; where checkpoints are large, few."""
@@ -333,8 +333,8 @@ class Recorder(Shown):
 
     def _tables(self, metrics: Iterable[str]) -> tuple[Table, ...]:
         """The tables of the file, those of the optimiser's state among them."""
-        *state, found = tables(self._forms, metrics, self._buffer_forms)
-        return (*state, *(tables_of(state[0], self._state.has_moments) if self._state else ()), found)
+        *state, metric_table = tables(self._forms, metrics, self._buffer_forms)
+        return (*state, *(tables_of(state[0], self._state.has_moments) if self._state else ()), metric_table)
 
     def _scales(self) -> Scales:
         """The axes of the file."""
@@ -360,10 +360,10 @@ class Recorder(Shown):
     def _with_room(self, writer: Writer, group: str) -> Writer:
         """Double a table that is full, so that a row is copied about once however many there are."""
         if not writer.room(group):
-            held = len(writer.labels(group))
-            if held == ROWS:
+            rows = len(writer.labels(group))
+            if rows == ROWS:
                 raise FileError(f"{group} holds {ROWS:,} rows, the most of a file", "record fewer steps")
-            more = min(held, ROWS - held)
+            more = min(rows, ROWS - rows)
             groups = (group, *_BESIDE) if group == "checkpoints" else (group,)
             self._writer = writer = writer.grow(dict.fromkeys(groups, more))
         return writer
@@ -379,12 +379,12 @@ def _forms(parameters: Mapping[str, Tensor]) -> dict[str, Form]:
 
 def _whole(number: Any, what: str = "step") -> int:
     try:
-        found = operator.index(number)
+        integer = operator.index(number)
     except TypeError:
-        found = -1
-    if not 0 <= found < 1 << 53:
+        integer = -1
+    if not 0 <= integer < 1 << 53:
         raise ArgumentError(f"a {what} cannot be {number!r}", "give a whole number from 0 to 2^53")
-    return found
+    return integer
 
 
 def _flat(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
@@ -398,12 +398,12 @@ def _flat(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, An
 
 
 def _number(value: Any) -> float:
-    # As tensors and arrays of any library have it, of one number alone.
+    # Tensors and arrays of any library have it; those of one number return that.
     item = getattr(value, "item", None)
     try:
-        found = item() if callable(item) else value
-        if isinstance(found, str | bytes):
+        number = item() if callable(item) else value
+        if isinstance(number, str | bytes):
             raise TypeError
-        return float(found)
+        return float(number)
     except (TypeError, ValueError, OverflowError, RuntimeError) as error:
         raise ArgumentError(f"it is {str(value)[:60]!r}, not a number", "give one number for each name") from error

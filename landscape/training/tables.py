@@ -31,7 +31,7 @@ def _metrics(parameters: Sequence[Field]) -> Table:
     """Norms of each matrix, and what Proposition 4.1 needs where there are E and W."""
     names = [f.name for f in parameters]
     matrices = [f.name for f in parameters if len(f.dims) == 2]
-    found = [
+    columns = [
         Field("train_loss", (), "f8", "mean cross-entropy over the training set", "nat"),
         Field("test_loss", (), "f8", "mean cross-entropy over the test set", "nat"),
         Field("train_accuracy", (), "f8", "share of training pairs answered rightly"),
@@ -39,29 +39,29 @@ def _metrics(parameters: Sequence[Field]) -> Table:
     ]
     for n in matrices:
         formula = f"|dL/d{n}|_F, whole training set"
-        found.append(Field(f"grad_norm_{n}", (), "f8", f"gradient norm of {n}", formula=formula, needs=n))
+        columns.append(Field(f"grad_norm_{n}", (), "f8", f"gradient norm of {n}", formula=formula, needs=n))
     for n in matrices:
-        found.append(Field(f"weight_norm_{n}", (), "f8", f"norm of {n}", formula=f"|{n}|_F", needs=n))
+        columns.append(Field(f"weight_norm_{n}", (), "f8", f"norm of {n}", formula=f"|{n}|_F", needs=n))
     for n in SIGMA:
         if n in names:
-            found.append(Field(f"sigma_max_{n}", (), "f8", f"largest singular value of {n}", needs=n))
+            columns.append(Field(f"sigma_max_{n}", (), "f8", f"largest singular value of {n}", needs=n))
     meaning = "learning rate of E in the step after; a ratio lr_E / lr_W measured at a step is in the row after it"
-    found.append(Field("lr_E", (), "f8", meaning, needs="E"))
+    columns.append(Field("lr_E", (), "f8", meaning, needs="E"))
     if "W" in names:
-        found.append(Field("lr_W", (), "f8", "learning rate of W and of all that is not E"))
+        columns.append(Field("lr_W", (), "f8", "learning rate of W and of all that is not E"))
         formula = "(sigma_max_E / sigma_max_W) * (f_W / f_E) with f_W = 1; NaN before the first batch"
         meaning = "lr_E / lr_W that Proposition 4.1 asks for"
-        found.append(Field("prop41_ratio", (), "f8", meaning, formula=formula, needs="E"))
+        columns.append(Field("prop41_ratio", (), "f8", meaning, formula=formula, needs="E"))
         shares = "exp(-sum p ln p), p the singular values of [T_1 ... T_s] as shares of their sum; T_k = E W_k^T"
         meaning = "effective rank of the tables; NaN where all are 0"
-        found.append(Field("effective_rank", (), "f8", meaning, formula=shares, needs="W"))
+        columns.append(Field("effective_rank", (), "f8", meaning, formula=shares, needs="W"))
         formula = "sum of the singular values of [T_1 ... T_s]"
-        found.append(Field("nuclear_norm", (), "f8", "of the tables", formula=formula, needs="W"))
+        columns.append(Field("nuclear_norm", (), "f8", "of the tables", formula=formula, needs="W"))
     else:
-        found.append(Field("lr", (), "f8", "learning rate of all that is not E"))
+        columns.append(Field("lr", (), "f8", "learning rate of all that is not E"))
     formula = "mean over operand tokens of the share of steps so far whose batch held the token"
-    found.append(Field("f_E", (), "f8", "update frequency of operand tokens", formula=formula, needs="E"))
-    return Table("metrics", "metric_step", tuple(found))
+    columns.append(Field("f_E", (), "f8", "update frequency of operand tokens", formula=formula, needs="E"))
+    return Table("metrics", "metric_step", tuple(columns))
 
 
 TOKENS = Table(

@@ -35,10 +35,10 @@ def residuals(p: Tensor, y: Tensor) -> Tensor:
 def softmax_slopes(p: Tensor) -> Tensor:
     """diag(p) - p p^T of probabilities (N, C), (N, C, C), the derivative of the softmax, without cancellation."""
     likeliest = p.argmax(1)
-    found = -p[:, :, None] * p[:, None, :]
+    slopes = -p[:, :, None] * p[:, None, :]
     rest = (1 - p).scatter(1, likeliest[:, None], others(p, likeliest)[:, None])
-    found.diagonal(dim1=1, dim2=2).copy_(p * rest)
-    return found
+    slopes.diagonal(dim1=1, dim2=2).copy_(p * rest)
+    return slopes
 
 
 def derivatives(phi: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -48,8 +48,8 @@ def derivatives(phi: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Tensor, Ten
     (first,) = torch.autograd.grad(value.sum(), x, create_graph=True)
     second = torch.zeros_like(x)
     if first.requires_grad:
-        (found,) = torch.autograd.grad(first.sum(), x, allow_unused=True)
-        second = second if found is None else found
+        (slope,) = torch.autograd.grad(first.sum(), x, allow_unused=True)
+        second = second if slope is None else slope
     return value.detach(), first.detach(), second
 
 
@@ -124,19 +124,19 @@ class EmbeddingMLP:
         What lies between two parts is computed once; a block has the same bits whatever was asked for before.
         """
         part = {name: p for p, members in _PARTS.items() for name in members}
-        held = [p for p in _PARTS if p in {part[name] for name in names}]
-        self._compute(list(itertools.combinations_with_replacement(held, 2)))
+        wanted = [p for p in _PARTS if p in {part[name] for name in names}]
+        self._compute(list(itertools.combinations_with_replacement(wanted, 2)))
         sizes = [self.params[name].numel() for name in names]
         starts = [0, *itertools.accumulate(sizes)]
         at = {name: slice(*ends) for name, ends in zip(names, itertools.pairwise(starts), strict=True)}
-        found = self.V.new_empty(sum(sizes), sum(sizes))
+        H = self.V.new_empty(sum(sizes), sum(sizes))
         for a, b in itertools.product(names, repeat=2):
             p, q = part[a], part[b]
             whole = self._between[p + q] if p + q in self._between else self._between[q + p].permute(2, 3, 0, 1)
             piece = whole[:, self._columns(a)][:, :, :, self._columns(b)]
-            found[at[a], at[b]].unflatten(0, piece.shape[:2]).unflatten(2, piece.shape[2:]).copy_(piece)
+            H[at[a], at[b]].unflatten(0, piece.shape[:2]).unflatten(2, piece.shape[2:]).copy_(piece)
         # Different summation orders leave the last bit asymmetric.
-        return symmetrised(found)
+        return symmetrised(H)
 
     def _columns(self, name: str) -> slice:
         """A parameter's columns in its part, of which a bias is the last one."""

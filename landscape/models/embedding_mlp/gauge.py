@@ -82,9 +82,9 @@ class GaugeTangent(Spanned):
 def _factors(M: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """u (m, d), v (d, d) and s (d) of M v = u diag(s): v orthogonal, u orthonormal or zero where s is."""
     # Not by M^T M, which would lose what is below 1e-8 of the largest.
-    _, found, v = torch.linalg.svd(M, full_matrices=len(M) < M.shape[1])
+    _, sigma, v = torch.linalg.svd(M, full_matrices=len(M) < M.shape[1])
     v = v.T
-    rank = int((found > max(M.shape) * torch.finfo(M.dtype).eps * found.max()).sum())
+    rank = int((sigma > max(M.shape) * torch.finfo(M.dtype).eps * sigma.max()).sum())
     # Unlike u of that decomposition, a QR one keeps the digits of each column, however small.
     Q, R = torch.linalg.qr(M @ v[:, :rank])
     u, s = torch.zeros_like(M), M.new_zeros(M.shape[1])
@@ -137,21 +137,21 @@ class Unseen(Directions):
         self.names, self.sizes, self.h = list(names), [params[n].numel() for n in names], len(params["W"])
         self.members = [n for n in ("W", "b1") if n in names]
         z = torch.cat([z, z.new_ones(len(z), len(self.members) - 1)], dim=1)
-        self.taken = z.any(0)
-        seen = z[:, self.taken]
+        self.active = z.any(0)
+        seen = z[:, self.active]
         self.basis = unseen_inputs(seen)
-        self.dimension = self.h * (int((~self.taken).sum()) + self.basis.shape[1])
+        self.dimension = self.h * (int((~self.active).sum()) + self.basis.shape[1])
 
     def remove(self, vectors: Tensor) -> Tensor:
         """The components orthogonal to all of them, of vectors (n,) or (n, m)."""
         pieces = dict(zip(self.names, vectors.split(self.sizes), strict=True))
         rows = [pieces[n].reshape(self.h, -1, *vectors.shape[1:]) for n in self.members]
         whole = torch.cat(rows, dim=1)
-        seen = whole[:, self.taken]
+        seen = whole[:, self.active]
         shares = torch.tensordot(self.basis, seen, ([0], [1]))
-        found = torch.zeros_like(whole)
-        found[:, self.taken] = seen - torch.tensordot(self.basis, shares, 1).transpose(0, 1)
-        for name, piece in zip(self.members, found.split([r.shape[1] for r in rows], dim=1), strict=True):
+        components = torch.zeros_like(whole)
+        components[:, self.active] = seen - torch.tensordot(self.basis, shares, 1).transpose(0, 1)
+        for name, piece in zip(self.members, components.split([r.shape[1] for r in rows], dim=1), strict=True):
             pieces[name] = piece.reshape(pieces[name].shape)
         return torch.cat(list(pieces.values()))
 
@@ -159,8 +159,8 @@ class Unseen(Directions):
 def unseen_inputs(z: Tensor) -> Tensor:
     """Orthonormal columns that span what is orthogonal to the inputs z (N, column) of all samples, to rounding."""
     squared, directions = torch.linalg.eigh(z.T @ z)
-    found: Tensor = directions[:, squared <= len(squared) * torch.finfo(z.dtype).eps * squared[-1]]
-    return found
+    unseen: Tensor = directions[:, squared <= len(squared) * torch.finfo(z.dtype).eps * squared[-1]]
+    return unseen
 
 
 class Together(Directions):

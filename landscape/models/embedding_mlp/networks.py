@@ -43,8 +43,8 @@ def effective_rank(sigma: Tensor) -> Tensor:
 
     Source: Roy and Vetterli, "The effective rank: a measure of effective dimensionality" (2007).
     """
-    found: Tensor = torch.special.entr(sigma / sigma.sum(-1, keepdim=True)).sum(-1).exp()
-    return found
+    rank: Tensor = torch.special.entr(sigma / sigma.sum(-1, keepdim=True)).sum(-1).exp()
+    return rank
 
 
 def shrink(matrices: Tensor, by: Tensor) -> Tensor:
@@ -73,8 +73,8 @@ def _rescaled(matrices: Tensor, factors: Callable[[Tensor], Tensor]) -> Tensor:
     is_bad = ~gram.isfinite().all(-1).all(-1)
     squared, right = torch.linalg.eigh(gram.masked_fill(is_bad[..., None, None], 0.0))
     by = factors(_roots(squared)).masked_fill(is_bad[..., None], torch.nan)
-    found: Tensor = Y @ (right * by[..., None, :] @ right.mT)
-    return found.to(matrices)
+    rescaled: Tensor = Y @ (right * by[..., None, :] @ right.mT)
+    return rescaled.to(matrices)
 
 
 def _roots(squared: Tensor) -> Tensor:
@@ -221,15 +221,15 @@ class Networks(networks.Networks):
     def batch(self, pairs: NDArray[np.int64]) -> Batch:
         rows = self._rows.take(pairs + self._first_row, axis=0).reshape(-1)
         slots, device = len(self._varying), self.flat.device
-        taken = np.bincount(rows, minlength=slots * self.members * self.vocabulary)
-        seen = np.logical_or.reduce(taken.reshape(slots, self.members, -1) > 0)
+        counts = np.bincount(rows, minlength=slots * self.members * self.vocabulary)
+        seen = np.logical_or.reduce(counts.reshape(slots, self.members, -1) > 0)
         for token in self._fixed.values():
             seen[:, token] = True
         return Batch(
             torch.from_numpy(rows.astype(np.int64)).to(device),
             _multiples(slots, len(rows), device),
             torch.from_numpy(rows.argsort(kind="stable") // slots).to(device),
-            torch.from_numpy(taken.cumsum() - taken).to(device),
+            torch.from_numpy(counts.cumsum() - counts).to(device),
             torch.from_numpy(np.take_along_axis(self._labels, pairs, 1)[:, None]).to(device),
             seen,
         )
@@ -244,10 +244,10 @@ class Networks(networks.Networks):
         residual = _residual(logits, batch.labels)
         back = self._activation.slope(torch.bmm(residual.mT, self.params["V"]), pre, phi)
         by_row = _sums(back.view(-1, back.shape[2]), batch.samples, batch.sample_starts)
-        found = self._first_layer(by_row.view(len(self._varying), self.members, self.vocabulary, -1))
-        found["V"] = torch.bmm(residual, phi)
-        found["b2"] = residual.sum(2)
-        torch.cat([found[name].view(self.members, -1) for name in self.shapes], dim=1, out=self.grad)
+        gradients = self._first_layer(by_row.view(len(self._varying), self.members, self.vocabulary, -1))
+        gradients["V"] = torch.bmm(residual, phi)
+        gradients["b2"] = residual.sum(2)
+        torch.cat([gradients[name].view(self.members, -1) for name in self.shapes], dim=1, out=self.grad)
         return logits
 
     def measures(self) -> networks.Parts:
@@ -282,32 +282,32 @@ class Networks(networks.Networks):
             torch.bmm(by_slot[k].mT, E) if k in by_slot else total[:, :, None] * E[:, self._fixed[k], None]
             for k in range(len(W_k))
         ]
-        found = {"W": torch.cat(dW, dim=2), "b1": total}
+        gradients = {"W": torch.cat(dW, dim=2), "b1": total}
         if "E" in self.params:
             dE = torch.bmm(G[0], W_k[self._varying[0]])
             for k, table in list(by_slot.items())[1:]:
                 dE.baddbmm_(table, W_k[k])
             for k, token in self._fixed.items():
                 dE[:, token] += torch.bmm(total[:, None], W_k[k])[:, 0]
-            found["E"] = dE
-        return found
+            gradients["E"] = dE
+        return gradients
 
 
 def _residual(logits: Tensor, labels: Tensor) -> Tensor:
     """Gradient of the mean cross-entropy, (softmax - onehot) / samples; shapes as those of `logits`."""
-    found = (logits - logits.amax(1, keepdim=True)).exp_()
-    right = found.gather(1, labels)
-    found.scatter_(1, labels, 0.0)
-    others = found.sum(1, keepdim=True)
+    exps = (logits - logits.amax(1, keepdim=True)).exp_()
+    right = exps.gather(1, labels)
+    exps.scatter_(1, labels, 0.0)
+    others = exps.sum(1, keepdim=True)
     scale = right.add_(others).mul_(logits.shape[2]).reciprocal_()
     # p_y - 1 is minus the sum of all others, which keeps its digits at any loss.
-    return found.mul_(scale).scatter_(1, labels, others.mul_(scale).neg_())
+    return exps.mul_(scale).scatter_(1, labels, others.mul_(scale).neg_())
 
 
 def _sums(table: Tensor, rows: Tensor, starts: Tensor) -> Tensor:
     """Sums of a table's rows, one from each start to the next."""
-    found: Tensor = torch.embedding_bag(table, rows, starts)[0]
-    return found
+    sums: Tensor = torch.embedding_bag(table, rows, starts)[0]
+    return sums
 
 
 @functools.cache

@@ -98,13 +98,13 @@ def low_end(op: EmbeddingHessian, k: int) -> tuple[Tensor | None, int]:
         case ["E", "W"]:
             return _coupled(op, count)
         case ["W"]:
-            found = _unseen(at, count)
+            vectors = _unseen(at, count)
         case ["V"]:
-            found = torch.eye(at.h).to(at.V)[:, :count].expand(len(at.V), at.h, -1) / len(at.V) ** 0.5
+            vectors = torch.eye(at.h).to(at.V)[:, :count].expand(len(at.V), at.h, -1) / len(at.V) ** 0.5
         case _:
             return None, 0
-    m = found.shape[-1]
-    return (found.reshape(-1, m) if m else None), 0
+    m = vectors.shape[-1]
+    return (vectors.reshape(-1, m) if m else None), 0
 
 
 def _coupled(op: EmbeddingHessian, count: int) -> tuple[Tensor, int]:
@@ -180,8 +180,8 @@ class EmbeddingMLPProblem(TrainedProblem):
 
 def blocks_of(parameters: Sequence[str]) -> dict[str, tuple[str, ...]]:
     """The blocks of a model that has only these parameters, in the order of their rows."""
-    found = {b: tuple(n for n in names if n in parameters) for b, names in BLOCKS.items()}
-    return {b: names for b, names in found.items() if b == "all" or names == BLOCKS[b]}
+    blocks = {b: tuple(n for n in names if n in parameters) for b, names in BLOCKS.items()}
+    return {b: names for b, names in blocks.items() if b == "all" or names == BLOCKS[b]}
 
 
 class MLPStructure(Structure):
@@ -226,10 +226,10 @@ class MLPStructure(Structure):
         """The softmax shift of the data loss (F9), and of tables what no sample sees."""
         if self.decay:
             return None
-        found: list[Directions] = [SoftmaxShift(self.params, names)] if "V" in names else []
+        directions: list[Directions] = [SoftmaxShift(self.params, names)] if "V" in names else []
         if "W" in names and self.problem.train.model in ("onehot", "tables"):
-            found.append(Unseen(self._passes.layer.inputs(self.problem.tokens), self.params, names))
-        return Together(found) if found else None
+            directions.append(Unseen(self._passes.layer.inputs(self.problem.tokens), self.params, names))
+        return Together(directions) if directions else None
 
     def gauge(self, names: Sequence[str]) -> Spanned | None:
         """The tangents of E -> E A, W_k -> W_k A^{-T} (F7)."""
@@ -243,10 +243,10 @@ class MLPStructure(Structure):
         if parameter != "E":
             return {}
         G, d = self._passes.table_gradient(), self.problem.train.embed_dim
-        found = saddle_bound(G[:, rows.start : rows.stop], d)
+        bound = saddle_bound(G[:, rows.start : rows.stop], d)
         parts = {
             f"saddle_bound_{name}": saddle_bound(G[:, some.start : some.stop], d).sigma_max
             for name, some in self.problem.rows.get("E", {}).items()
             if names[0] == "E"
         }
-        return {"saddle_bound": found.sigma_max, "saddle_rank_bound": found.rank_bound, **parts}
+        return {"saddle_bound": bound.sigma_max, "saddle_rank_bound": bound.rank_bound, **parts}

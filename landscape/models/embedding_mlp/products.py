@@ -36,16 +36,16 @@ class Factors:
 
     def table(self, k: int) -> Tensor:
         """The table of slot k, (token, h)."""
-        found: Tensor = self.E @ self.W_k[k].T
-        return found
+        table: Tensor = self.E @ self.W_k[k].T
+        return table
 
     def moved(self, v: Mapping[str, Tensor], k: int, tokens: slice) -> Tensor:
         """How fast rows of the table of slot k move along directions v, (m, token, h), as new memory."""
         moves = [v["E"][:, tokens] @ self.W_k[k].T] if "E" in v else []
         if "W" in v:
             moves.append(self.E[tokens] @ self._slope(v, k).mT)
-        found: Tensor = sum(moves[1:], start=moves[0])
-        return found
+        velocity: Tensor = sum(moves[1:], start=moves[0])
+        return velocity
 
     def gradients(
         self,
@@ -128,10 +128,10 @@ class EmbeddingHessian(BlockOperator):
         pieces = vectors.T.split([params[n].numel() for n in self.cols], dim=1)
         directions = {n: v.reshape(m, *params[n].shape) for n, v in zip(self.cols, pieces, strict=True)}
         passes = self.passes.again() if is_rounding_randomly() else self.passes
-        found = passes.product(directions, self.rows, m)
-        for name in directions.keys() & found.keys():
-            found[name] += self._decay * directions[name]
-        return torch.cat([found[n].reshape(m, -1) for n in self.rows], dim=1).T
+        products = passes.product(directions, self.rows, m)
+        for name in directions.keys() & products.keys():
+            products[name] += self._decay * directions[name]
+        return torch.cat([products[n].reshape(m, -1) for n in self.rows], dim=1).T
 
 
 class Passes:

@@ -29,19 +29,19 @@ NORMS = ("norm_1", "shift_1", "norm_2", "shift_2")
 def parameters(config: TrainConfig) -> tuple[Field, ...]:
     """The parameters of a run's model in the order of block `all`, those of layer l named such as Q.l."""
     missing = {*(() if config.bias else BIASES), *(NORMS if config.norm == "none" else ())}
-    found = [_field("E", ("token", "embed"), "embedding matrix")]
+    fields = [_field("E", ("token", "embed"), "embedding matrix")]
     if config.positions == "learned":
-        found.append(_field("P", ("slot", "embed"), "embedding of the positions"))
+        fields.append(_field("P", ("slot", "embed"), "embedding of the positions"))
     for layer in range(config.layers):
         for name, (dims, meaning) in _MATRICES.items():
             if name not in missing:
-                found.append(_field(f"{name}.{layer}", dims, f"{meaning}, layer {layer}"))
+                fields.append(_field(f"{name}.{layer}", dims, f"{meaning}, layer {layer}"))
     if config.norm == "pre":
-        found.append(_field("norm", ("embed",), "scale of the last LayerNorm"))
-        found.append(_field("shift", ("embed",), "shift of the last LayerNorm"))
+        fields.append(_field("norm", ("embed",), "scale of the last LayerNorm"))
+        fields.append(_field("shift", ("embed",), "shift of the last LayerNorm"))
     if not config.tied:
-        found.append(_field("U", ("class", "embed"), "unembedding matrix"))
-    return tuple(found)
+        fields.append(_field("U", ("class", "embed"), "unembedding matrix"))
+    return tuple(fields)
 
 
 def lengths(config: TrainConfig) -> dict[str, int]:
@@ -81,11 +81,11 @@ def blocks_of(parameters: Sequence[str]) -> Groups:
     """Each kind of matrix over all layers, joint blocks of the pairs, `all`, and each parameter such as Q.0."""
     kinds = _by_kind(parameters)
     joints = {",".join(pair): pair for pair in (*PAIRS[1:], PAIRS[0])}
-    found = {kind: kinds[kind] for kind in MATRICES if kind in kinds}
+    blocks = {kind: kinds[kind] for kind in MATRICES if kind in kinds}
     for block, (first, second) in joints.items():
-        if first in found and second in found:
-            found[block] = (*found[first], *found[second])
-    return found | {"all": tuple(parameters)} | {name: (name,) for name in parameters if name not in found}
+        if first in blocks and second in blocks:
+            blocks[block] = (*blocks[first], *blocks[second])
+    return blocks | {"all": tuple(parameters)} | {name: (name,) for name in parameters if name not in blocks}
 
 
 def pairs_of(blocks: Groups) -> tuple[tuple[str, str], ...]:
@@ -96,15 +96,15 @@ def pairs_of(blocks: Groups) -> tuple[tuple[str, str], ...]:
 def parts_of(parameters: Sequence[str]) -> Groups:
     """Matrices by kind, all biases, and what belongs to LayerNorms."""
     kinds = _by_kind(parameters)
-    found = {kind: kinds[kind] for kind in MATRICES if kind in kinds}
+    parts = {kind: kinds[kind] for kind in MATRICES if kind in kinds}
     for part, members in (("bias", BIASES), ("norm", (*NORMS, "norm", "shift"))):
         if names := tuple(name for kind in members for name in kinds.get(kind, ())):
-            found[part] = names
-    return found
+            parts[part] = names
+    return parts
 
 
 def _by_kind(parameters: Sequence[str]) -> Groups:
-    found: dict[str, list[str]] = {}
+    by_kind: dict[str, list[str]] = {}
     for name in parameters:
-        found.setdefault(name.partition(".")[0], []).append(name)
-    return {kind: tuple(names) for kind, names in found.items()}
+        by_kind.setdefault(name.partition(".")[0], []).append(name)
+    return {kind: tuple(names) for kind, names in by_kind.items()}

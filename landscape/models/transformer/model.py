@@ -148,8 +148,8 @@ class _Plain(nn.Module):
 
     def get(self, name: str, layer: int | None = None) -> Tensor | None:
         key = name if layer is None else f"{name}_{layer}"
-        found: Tensor | None = self.theta.get(key)
-        return found
+        tensor: Tensor | None = self.theta.get(key)
+        return tensor
 
     def forward(self, tokens: Tensor) -> Tensor:
         config, theta = self.config, self.theta
@@ -175,7 +175,7 @@ class _Plain(nn.Module):
         slots, d = x.shape[1:]
         # The first axis is time; with its weights asked for, torch takes a kernel that has second derivatives.
         x = x.transpose(0, 1)
-        found, _ = functional.multi_head_attention_forward(
+        output, _ = functional.multi_head_attention_forward(
             x, x, x, d, self.config.heads, None, None, None, None, False, 0.0,
             self.theta[f"O_{layer}"], None, need_weights=True, use_separate_proj_weight=True,
             attn_mask=torch.ones(slots, slots, dtype=torch.bool, device=x.device).triu(1),
@@ -183,7 +183,7 @@ class _Plain(nn.Module):
             k_proj_weight=self.theta[f"K_{layer}"],
             v_proj_weight=self.theta[f"V_{layer}"],
         )  # fmt: skip
-        return found.transpose(0, 1)
+        return output.transpose(0, 1)
 
 
 def plain_model(

@@ -49,8 +49,8 @@ class Networks(networks.Networks):
     def batch(self, pairs: NDArray[np.int64]) -> Batch:
         tokens = np.take_along_axis(self._tokens, pairs[..., None], 1).astype(np.int64)
         seen = np.zeros((len(pairs), self._vocabulary), np.bool_)
-        for row, held in zip(seen, tokens, strict=True):
-            row[held] = True
+        for row, batch_tokens in zip(seen, tokens, strict=True):
+            row[batch_tokens] = True
         device = self.flat.device
         return Batch(
             torch.from_numpy(tokens).to(device),
@@ -63,14 +63,14 @@ class Networks(networks.Networks):
             return torch.stack([self._of(i, self._member(i), batch) for i in range(self.members)]).mT
 
     def backward(self, batch: Batch) -> Tensor:
-        found = []
+        outputs = []
         for i in range(self.members):
             leaves = {name: p.detach().requires_grad_() for name, p in self._member(i).items()}
             logits = self._of(i, leaves, batch)
             slopes = gradients(cross_entropy(logits, batch.labels[i, 0]).mean(), leaves.values())
             torch.cat([slope.reshape(-1) for slope in slopes], out=self.grad[i])
-            found.append(logits.detach())
-        return torch.stack(found).mT
+            outputs.append(logits.detach())
+        return torch.stack(outputs).mT
 
     def reader(self) -> Tensor:
         """The first layer's matrices that read the residual stream, which begins as E, one below the other."""
@@ -86,5 +86,5 @@ class Networks(networks.Networks):
 
 def initial(config: TrainConfig) -> dict[str, NDArray[Any]]:
     """The parameters that a run starts from, by name."""
-    found = dict(Transformer(config).named_parameters())
-    return {field.name: found[field.name].detach().numpy() for field in declared(config)}
+    theta = dict(Transformer(config).named_parameters())
+    return {field.name: theta[field.name].detach().numpy() for field in declared(config)}

@@ -45,11 +45,11 @@ class Part:
     def remove(self, matrices: Tensor) -> Tensor:
         """The components orthogonal to all of them, of matrices (row, column, m)."""
         # The two projectors commute, because left lies in the span of wide.
-        found = matrices - _spanned(self.left, matrices)
-        shares = torch.tensordot(found, self.right, ([1], [0]))
+        outside = matrices - _spanned(self.left, matrices)
+        shares = torch.tensordot(outside, self.right, ([1], [0]))
         if self.wide is not None:
             shares = _spanned(self.wide, shares)
-        rest: Tensor = found - torch.tensordot(shares, self.right, ([2], [1])).transpose(1, 2)
+        rest: Tensor = outside - torch.tensordot(shares, self.right, ([2], [1])).transpose(1, 2)
         return rest
 
 
@@ -67,16 +67,16 @@ class NullVectors(Directions):
             axis, rows, columns = int(part.beside), len(part.left), len(part.right)
             shape = (rows, -1) if part.beside else (-1, columns)
             members = [pieces[name].reshape(*shape, pieces[name].shape[1]) for name in part.names]
-            found = part.remove(torch.cat(members, dim=axis))
-            for name, piece in zip(part.names, found.split([m.shape[axis] for m in members], dim=axis), strict=True):
+            rest = part.remove(torch.cat(members, dim=axis))
+            for name, piece in zip(part.names, rest.split([m.shape[axis] for m in members], dim=axis), strict=True):
                 pieces[name] = piece.reshape(pieces[name].shape)
         return torch.cat(list(pieces.values())).reshape(vectors.shape)
 
 
 def _spanned(basis: Tensor, vectors: Tensor) -> Tensor:
     """The components of vectors (row, ...) in the span of orthonormal columns."""
-    found: Tensor = torch.tensordot(basis, torch.tensordot(basis, vectors, ([0], [0])), 1)
-    return found
+    spanned: Tensor = torch.tensordot(basis, torch.tensordot(basis, vectors, ([0], [0])), 1)
+    return spanned
 
 
 Ints = NDArray[np.int64]
@@ -105,19 +105,19 @@ class _Block:
     def parts(self) -> list[Part]:
         """Those of each parameter, or of two that act together."""
         last, norm = self.train.layers - 1, self.train.norm
-        found = [self._embeddings(), self._unembedding()]
+        parts = [self._embeddings(), self._unembedding()]
         for layer in range(last + 1):
-            found += [self._queries(layer), self._keys(layer), self._values(layer), self._mlp_in(layer)]
-            found.append(self._writers(self.unread, f"O.{layer}"))
+            parts += [self._queries(layer), self._keys(layer), self._values(layer), self._mlp_in(layer)]
+            parts.append(self._writers(self.unread, f"O.{layer}"))
             into_logits = norm == "none" and layer == last
-            found.append(
+            parts.append(
                 self._writers(
                     self._without_logits() if into_logits else self.unread, f"mlp_out.{layer}", f"b_out.{layer}"
                 )
             )
         if norm != "none":
-            found.append(self._writers(self._without_logits(), "shift" if norm == "pre" else f"shift_2.{last}"))
-        return [part for part in found if part and part.dimension]
+            parts.append(self._writers(self._without_logits(), "shift" if norm == "pre" else f"shift_2.{last}"))
+        return [part for part in parts if part and part.dimension]
 
     def _embeddings(self) -> Part | None:
         """E[x] + c against P[slot] - c for what is looked up together; before LayerNorm any constant in any row."""
@@ -135,11 +135,11 @@ class _Block:
             """Unit columns: 1 on the tokens and -1 on the slots of what edges join, where it lies in the tables."""
             joined = _components(vocabulary + slots, edges)
             inside = [nodes for nodes in joined if len(nodes) >= fewest and np.isin(nodes, rows).all()]
-            found = np.zeros((len(rows), len(inside)))
+            units = np.zeros((len(rows), len(inside)))
             for column, nodes in enumerate(inside):
                 signs = np.where(nodes < vocabulary, 1.0, -1.0)
-                found[np.searchsorted(rows, nodes), column] = signs / len(nodes) ** 0.5
-            return torch.as_tensor(found).to(self.none)
+                units[np.searchsorted(rows, nodes), column] = signs / len(nodes) ** 0.5
+            return torch.as_tensor(units).to(self.none)
 
         left = patterns(np.concatenate([pairs, alike]), fewest=2)
         if self.train.norm != "pre":
@@ -317,10 +317,10 @@ class LastMLP:
         """d2 L / (d a d b), a matrix; a and b are names of `params`."""
         (first, at), (second, of) = self._place(a), self._place(b)
         if (first, second) in _BLOCKS:
-            found = self._block(first, second)[:, at, :, of]
+            piece = self._block(first, second)[:, at, :, of]
         else:
-            found = self._block(second, first)[:, of, :, at].permute(2, 3, 0, 1)
-        return found.reshape(self.params[a].numel(), self.params[b].numel())
+            piece = self._block(second, first)[:, of, :, at].permute(2, 3, 0, 1)
+        return piece.reshape(self.params[a].numel(), self.params[b].numel())
 
     def _place(self, name: str) -> tuple[str, slice]:
         """The matrix that a parameter is of, and its columns there."""
@@ -331,9 +331,9 @@ class LastMLP:
     def _block(self, first: str, second: str) -> Tensor:
         if (first, second) not in self._blocks:
             block = _BLOCKS[first, second]
-            found = torch.stack([block(self, at) for at in self._samples()]).sum(0)
+            total = torch.stack([block(self, at) for at in self._samples()]).sum(0)
             # To the last bit, parts of it with each other too.
-            self._blocks[first, second] = (found + found.permute(2, 3, 0, 1)) / 2 if first == second else found
+            self._blocks[first, second] = (total + total.permute(2, 3, 0, 1)) / 2 if first == second else total
         return self._blocks[first, second]
 
     def _samples(self) -> Iterator[_Samples]:
@@ -351,10 +351,10 @@ class LastMLP:
         """x_a D_j ((M^T A)_ji phi_l + [j = l] g_i)."""
         M = self.params["mlp_out"]
         moved = at.D[:, :, None] * (M.T @ at.A)
-        found = _outer(moved, at.x[:, :, None] * at.phi[:, None]).permute(0, 2, 1, 3)
+        piece = _outer(moved, at.x[:, :, None] * at.phi[:, None]).permute(0, 2, 1, 3)
         slopes = torch.einsum("nj,na,ni->jai", at.D, at.x, at.g)
-        found[:, :, :, : self.h].diagonal(dim1=0, dim2=3).add_(slopes.permute(1, 2, 0))
-        return found
+        piece[:, :, :, : self.h].diagonal(dim1=0, dim2=3).add_(slopes.permute(1, 2, 0))
+        return piece
 
     def _out_out(self, at: _Samples) -> Tensor:
         """phi_k phi_l A_ij."""
@@ -364,15 +364,15 @@ class LastMLP:
         """x_a D_j ((M^T U^T S)_jc y_e + r_c M_ej)."""
         M = self.params["mlp_out"]
         moved = at.D[:, :, None] * (at.SU @ M).mT
-        found = _outer(moved, at.x[:, :, None] * at.y[:, None]).permute(0, 2, 1, 3)
+        piece = _outer(moved, at.x[:, :, None] * at.y[:, None]).permute(0, 2, 1, 3)
         slopes = torch.einsum("nj,na,nc->jac", at.D, at.x, at.r)
-        return found + slopes[..., None] * M.T[:, None, None]
+        return piece + slopes[..., None] * M.T[:, None, None]
 
     def _out_U(self, at: _Samples) -> Tensor:
         """phi_k ((U^T S)_ic y_e + [i = e] r_c)."""
-        found = _outer(at.SU.mT, at.phi[:, :, None] * at.y[:, None]).permute(0, 2, 1, 3)
-        found.diagonal(dim1=0, dim2=3).add_((at.phi.T @ at.r)[..., None])
-        return found
+        piece = _outer(at.SU.mT, at.phi[:, :, None] * at.y[:, None]).permute(0, 2, 1, 3)
+        piece.diagonal(dim1=0, dim2=3).add_((at.phi.T @ at.r)[..., None])
+        return piece
 
     def _U_U(self, at: _Samples) -> Tensor:
         """S_cb y_e y_f."""
@@ -421,8 +421,8 @@ def _with_one(x: Tensor) -> Tensor:
 
 def _outer(left: Tensor, right: Tensor) -> Tensor:
     """sum_n left_nij right_nkl, (i, j, k, l)."""
-    found = left.flatten(1).T @ right.flatten(1)
-    return found.view(*left.shape[1:], *right.shape[1:])
+    flat = left.flatten(1).T @ right.flatten(1)
+    return flat.view(*left.shape[1:], *right.shape[1:])
 
 
 _MOST = 1 << 13
@@ -444,7 +444,7 @@ class TransformerStructure(Structure):
         self.train, self.decay, self._params = train, decay, params
         self.tokens, self.labels = tokens, labels
         self._size = sum(p.numel() for p in params.values())
-        self._found: dict[tuple[str, bool], Tensor] = {}
+        self._computed: dict[tuple[str, bool], Tensor] = {}
 
     def dense(self, names: Sequence[str], gauss_newton: bool = False) -> Tensor | None:
         """A diagonal block or its Gauss-Newton part; None where it takes more columns than may be kept."""
@@ -456,18 +456,18 @@ class TransformerStructure(Structure):
 
     def null_vectors(self, names: Sequence[str]) -> Directions | None:
         """Those of the data loss alone, which decay moves (F17)."""
-        found = null_vectors(self.train, self._params, self.tokens, names)
-        return found if found.dimension and not self.decay else None
+        directions = null_vectors(self.train, self._params, self.tokens, names)
+        return directions if directions.dimension and not self.decay else None
 
     def _piece(self, a: str, b: str, gauss_newton: bool) -> Tensor:
         """d2 L / (d a d b), to the last bit the transpose of d2 L / (d b d a)."""
         if a in self._late and b in self._late:
             return self._heads[gauss_newton].piece(self._late[a], self._late[b])
         first, second = sorted((a, b), key=lambda name: (name in self._late, self._places[name].start))
-        found = self._columns(first, gauss_newton)[self._places[second]]
+        piece = self._columns(first, gauss_newton)[self._places[second]]
         if a == b:
-            return symmetrised(found.clone())
-        return found if second == a else found.T
+            return symmetrised(piece.clone())
+        return piece if second == a else piece.T
 
     @functools.cached_property
     def _model(self) -> Transformer:
@@ -492,8 +492,8 @@ class TransformerStructure(Structure):
         if train.norm != "none" or train.tied:
             return {}
         layer = train.layers - 1
-        found = {f"{kind}.{layer}": kind for kind in ("mlp_in", "b_in", "mlp_out", "b_out")}
-        return {name: kind for name, kind in (found | {"U": "U"}).items() if name in self._params}
+        kinds = {f"{kind}.{layer}": kind for kind in ("mlp_in", "b_in", "mlp_out", "b_out")}
+        return {name: kind for name, kind in (kinds | {"U": "U"}).items() if name in self._params}
 
     @functools.cached_property
     def _heads(self) -> dict[bool, LastMLP]:
@@ -506,19 +506,20 @@ class TransformerStructure(Structure):
 
     def _columns(self, name: str, gauss_newton: bool) -> Tensor:
         """The whole Hessian's columns of a parameter."""
-        if (name, gauss_newton) not in self._found:
+        if (name, gauss_newton) not in self._computed:
             tokens, size = self.tokens, self._theta[name].numel()
             if name == "E" and not self.train.tied:
                 d = self.train.embed_dim
-                held = [(tokens == token).any(1).nonzero()[:, 0] for token in range(size // d)]
-                found = [
-                    self._derivatives(name, slice(i * d, i * d + d), some, gauss_newton) for i, some in enumerate(held)
+                samples = [(tokens == token).any(1).nonzero()[:, 0] for token in range(size // d)]
+                columns = [
+                    self._derivatives(name, slice(i * d, i * d + d), some, gauss_newton)
+                    for i, some in enumerate(samples)
                 ]
-                self._found[name, gauss_newton] = torch.cat(found, dim=1)
+                self._computed[name, gauss_newton] = torch.cat(columns, dim=1)
             else:
                 everything = torch.arange(len(tokens), device=tokens.device)
-                self._found[name, gauss_newton] = self._derivatives(name, slice(0, size), everything, gauss_newton)
-        return self._found[name, gauss_newton]
+                self._computed[name, gauss_newton] = self._derivatives(name, slice(0, size), everything, gauss_newton)
+        return self._computed[name, gauss_newton]
 
     @differentiable
     def _derivatives(self, name: str, at: slice, samples: Tensor, gauss_newton: bool) -> Tensor:
@@ -530,11 +531,11 @@ class TransformerStructure(Structure):
         loss = losses.sum() / len(self.tokens)
         (slopes,) = gradients(loss, [self._theta[name]], create_graph=True)
         slopes = slopes.reshape(-1)[at]
-        found = slopes.new_empty(self._size, len(slopes))
-        for column, unit in zip(found.T, torch.eye(len(slopes)).to(slopes), strict=True):
+        columns = slopes.new_empty(self._size, len(slopes))
+        for column, unit in zip(columns.T, torch.eye(len(slopes)).to(slopes), strict=True):
             rows = gradients(slopes, self._theta.values(), unit, keep=True)
             torch.cat([row.reshape(-1) for row in rows], out=column)
-        return found
+        return columns
 
 
 def _quadratic(logits: Tensor) -> Tensor:

@@ -82,10 +82,10 @@ class RecorderCallback(Callback):  # type: ignore[misc, unused-ignore]
 
         In all processes, since the metrics of an epoch may be gathered from all of them here.
         """
-        found = {name: value for name, value in trainer.callback_metrics.items() if name in self._wanted}
-        for name in found:
+        metrics = {name: value for name, value in trainer.callback_metrics.items() if name in self._wanted}
+        for name in metrics:
             self._origin.setdefault(name, hook)
-        return {self._wanted[name]: value for name, value in found.items() if self._origin[name] == hook}
+        return {self._wanted[name]: value for name, value in metrics.items() if self._origin[name] == hook}
 
 
 class MonitorCallback(Callback):  # type: ignore[misc, unused-ignore]
