@@ -15,7 +15,7 @@ from torch import Tensor
 
 from landscape.curvature.checks import WHOLE, blaming, is_finite, require_count
 from landscape.curvature.modules import in_precision
-from landscape.curvature.part import Part, taken
+from landscape.curvature.part import Part
 from landscape.devices import free_memory
 from landscape.errors import ArgumentError, kind_of
 
@@ -49,7 +49,7 @@ def as_data(data: Any, targets: Any, chunk_size: int | None, device: torch.devic
             )
         _require_tensors("targets", targets)
         data = (data, targets)
-    part = taken()
+    part = current_part()
     if not _is_several(data):
         if part:
             part.seen.append(f"{checksum(data):08x}")
@@ -88,7 +88,7 @@ class Batches:
         """device: where they go; is_one: `batches` holds a single one, of which a rank takes `part`."""
         self._loader, self.chunk_size, self.is_one = batches, chunk_size, is_one
         self._part = part if is_one else None
-        self._first, self._stride = (some.rank, some.size) if (some := taken()) else (0, 1)
+        self._first, self._stride = (some.rank, some.size) if (some := current_part()) else (0, 1)
         self._sums, self.sizes = list[int](), list[int]()
         kept: list[Batch] | None = []
         num_bytes = 0

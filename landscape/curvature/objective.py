@@ -39,7 +39,7 @@ from landscape.curvature.modules import (
     loss_in_precision,
     twice_differentiable,
 )
-from landscape.curvature.part import taken
+from landscape.curvature.part import current_part
 from landscape.errors import ArgumentError, DoesNotFitError, LandscapeError, kind_of
 from landscape.results import Shown
 
@@ -102,7 +102,7 @@ class Objective(Shown):
             targets, loss = None, targets
         require_settings(model, loss, weight_decay, dtype, weight)
         self._data = as_data(data, targets, chunk_size, device_of(model))
-        self._part = taken()
+        self._part = current_part()
         if self._part:
             self._part.seen.append(f"{checksum([constants(model), constants(loss)]):08x}")
         self._originals, self._weight = (model, loss, weight), weight

@@ -68,6 +68,6 @@ def taking(part: Part) -> Iterator[None]:
         _part.reset(before)
 
 
-def taken() -> Part | None:
+def current_part() -> Part | None:
     """The part to take; None: all."""
     return _part.get()

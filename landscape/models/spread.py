@@ -14,7 +14,7 @@ import landscape
 from landscape import models
 from landscape.config import AnalysisConfig, to_json
 from landscape.curvature.data import sum_of
-from landscape.curvature.part import taken
+from landscape.curvature.part import current_part
 from landscape.files.runs import RunReader
 from landscape.models.factory import SEED, Source, unlike_problem
 from landscape.models.module import ModuleProblem
@@ -43,7 +43,7 @@ def opened(reader: RunReader, config: AnalysisConfig, ranks: Ranks) -> tuple[Pro
     if source:
         ranks.require_alike(f"a source of --problem {source.name}", source.sha256[:12], "copy it to all machines")
         source = _agreed(ranks, problem, source)
-    part = taken()
+    part = current_part()
     assert part
     seen = hashlib.sha256(" ".join(part.seen).encode()).hexdigest()[:12]
     hint = "the function that makes the problem must return the same on every rank: fix its seeds, copy its files"

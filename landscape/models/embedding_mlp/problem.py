@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from landscape.choices.activations import ACTIVATIONS
 from landscape.config import TrainConfig
 from landscape.curvature.operators import BlockOperator, Directions, Spanned
-from landscape.curvature.part import taken
+from landscape.curvature.part import current_part
 from landscape.models.embedding_mlp.blocks import BALANCED, BLOCKS, DEFAULT_BLOCKS, PAIRS, PARAMETERS, PARTS
 from landscape.models.embedding_mlp.closed_form import EmbeddingMLP
 from landscape.models.embedding_mlp.gauge import GaugeTangent, SoftmaxShift, Together, Unseen, unseen_inputs
@@ -199,7 +199,7 @@ class MLPStructure(Structure):
 
     def operator(self) -> BlockOperator:
         """The Hessian by products derived by hand."""
-        if not (part := taken()):
+        if not (part := current_part()):
             return EmbeddingHessian(self._passes, self.decay)
         # The mean over all samples is that of the ranks' means, weighed by what each has; so is its decay.
         own = MLPStructure(self.problem.part(part), self.params, self.decay)
