@@ -15,7 +15,7 @@ from torch import Tensor
 
 from landscape.curvature.checks import WHOLE, blaming, is_finite, require_count
 from landscape.curvature.modules import in_precision
-from landscape.curvature.part import Part
+from landscape.curvature.part import Part, current_part
 from landscape.devices import free_memory
 from landscape.errors import ArgumentError, kind_of
 
