@@ -53,6 +53,7 @@ class CriticalOptions(Printed):
         "command does so anyway, also with more products.",
     )
     overwrite: bool = field(False, "Replace a file of another search or other settings.")
+    tables: bool = field(False, "Print tables of all quantities at the critical point.")
     quiet: bool = field(False, "No progress bar.")
 
 
@@ -88,5 +89,6 @@ def critical(
     elif options.json:
         say(tables.hessian_document(result, critical_point={**point, "status": status}))
     else:
-        say(f"{tables.critical_point(status, point)}\n\n{tables.measurements(result)}\nwritten: {printable(out)}")
+        shown = tables.measurements(result) if options.tables else tables.summary(result, result.steps)
+        say(f"{tables.critical_point(status, point)}\n\n{shown}\nwritten: {printable(out)}")
     return 0 if status == "critical" and not any(unconverged(result).values()) else UNFINISHED

@@ -57,6 +57,7 @@ class HessianOptions(Printed):
     patience: float = field(
         PATIENCE, "Under torchrun: seconds that a rank waits for the others before all of them end.", at_least=2
     )
+    tables: bool = field(False, "Print tables of all quantities at all steps of the file.")
     verify: bool = field(False, "Compare with PyHessian's top eigenvalue, and with a dense Hessian where it fits.")
     quiet: bool = field(False, "No progress bar.")
 
@@ -74,7 +75,7 @@ def hessian(
     with working_on(out):
         if ranks := launched():
             return _over_ranks(ranks, run, plain(config), out, options)
-        return _print(_measure(run, plain(config), out, options), run, out, options)
+        return _print(_measure(run, plain(config), out, options), run, plain(config), out, options)
 
 
 def _over_ranks(ranks: Ranks, run: Path, config: HessianConfig, out: Path, options: HessianOptions) -> int:
@@ -90,7 +91,7 @@ def _over_ranks(ranks: Ranks, run: Path, config: HessianConfig, out: Path, optio
             return int(ranks.broadcast())
         result = _measure(run, config, out, options, ranks)
         ranks.broadcast(_code(result))
-    return _print(result, run, out, options)
+    return _print(result, run, config, out, options)
 
 
 def _measure(run: Path, config: HessianConfig, out: Path, options: HessianOptions, ranks: Ranks | None = None) -> File:
@@ -100,7 +101,7 @@ def _measure(run: Path, config: HessianConfig, out: Path, options: HessianOption
     return hessian.hessian(run, config, out, options.overwrite, options.quiet, jobs, ranks)
 
 
-def _print(result: File, run: Path, out: Path, options: HessianOptions) -> int:
+def _print(result: File, run: Path, config: HessianConfig, out: Path, options: HessianOptions) -> int:
     """Compare with other tools if asked to, and print; returns the exit code."""
     opinions = []
     if options.verify:
@@ -112,10 +113,17 @@ def _print(result: File, run: Path, out: Path, options: HessianOptions) -> int:
     elif options.json:
         say(tables.hessian_document(result, verify=[dataclasses.asdict(o) for o in opinions]))
     else:
-        say(f"{tables.measurements(result)}\n{tables.verification(opinions)}written: {printable(out)}")
+        shown = tables.measurements(result) if options.tables else tables.summary(result, _asked(config, result))
+        say(f"{shown}\n{tables.verification(opinions)}written: {printable(out)}")
     if not all(o.agrees for o in opinions):
         raise NumericsError("the dense Hessian disagrees", "please report this with the run file")
     return _code(result)
+
+
+def _asked(config: HessianConfig, result: File) -> list[int]:
+    """The steps that a command asks for: those that it lists, else all in the file."""
+    is_list = config.steps not in ("auto", "all", "plateau")
+    return [int(step) for step in config.steps.split(",")] if is_list else result.steps
 
 
 def _code(result: File) -> int:

@@ -8,7 +8,7 @@ import math
 import shlex
 import shutil
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from landscape.measure.verify import Verification
 
 _FEW = 20
-"""Datasets of a table that are listed by name."""
+"""Datasets of a table that are listed by name, and lines of a summary's table."""
+_MAIN = ("step", "block", "lambda_min", "lambda_max", "saddle index", "level", "|grad|")
+"""Columns of a summary's table."""
 
 
 def measurements(file: File) -> str:
@@ -31,6 +33,28 @@ def measurements(file: File) -> str:
 
     shown = align(filled(by_block(file)), keys=2), align(filled(by_step(file)))
     return "\n\n".join([*shown, "\n".join(notes(file))])
+
+
+def summary(file: File, steps: Collection[int]) -> str:
+    """A line for each block at each of some steps, unless these are many, and the findings in sentences."""
+    from landscape.measure.tables import by_block, unconverged
+    from landscape.report.findings import findings
+    from landscape.report.sources import open_sources
+
+    table = by_block(file)
+    columns = [table[0].index(title) for title in _MAIN]
+    lines = [[line[i] for i in columns] for line in table if line[0] in {"step", *map(str, steps)}]
+    parts = [align(lines, keys=2)] if 1 < len(lines) <= _FEW + 1 else []
+    sentences = [f"* {sentence}" for sentence in findings(open_sources([file.path], []))]
+    if any(unconverged(file).values()):
+        sentences.append("* Numbers with a star have not converged.")
+    width = shutil.get_terminal_size().columns
+    parts += [
+        "\n".join(
+            textwrap.fill(sentence, width, subsequent_indent="  ", break_on_hyphens=False) for sentence in sentences
+        )
+    ]
+    return "\n\n".join(parts)
 
 
 def critical_point(status: str, point: dict[str, Any]) -> str:

@@ -14,7 +14,6 @@ from landscape.cli.parser import Printed, flags, plain
 from landscape.cli.printing import say
 from landscape.config import TrainConfig, load, preset, replace
 from landscape.errors import INTERRUPTED, ConfigError, complain, in_file, working_on
-from landscape.files.files import as_path
 from landscape.options import field, flag_of
 from landscape.presets import PRESETS
 from landscape.text import printable
@@ -113,6 +112,8 @@ def train(*, run: Run = Run(), options: TrainOptions = TrainOptions()) -> int:
 
 def defaults(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
     """Give options that were not typed the values of preset and JSON file, or those of the resumed run."""
+    from landscape.files.files import as_path
+
     typed = {
         name: arguments[flag_of(name)].tokens[-1].value if arguments[flag_of(name)].tokens else None
         for name in ("preset", "config", "out", "resume")

@@ -134,21 +134,29 @@ def test_json_is_one_document(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 def test_table_shows_what_the_file_holds(
     run_file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The terminal table prints the file's eigenvalues and indices, and a bracket where only that is known."""
+    """A line has the file's eigenvalues and index; --tables has more, without measuring again."""
     monkeypatch.setenv("COLUMNS", "300")
-    assert cli.run(["hessian", str(run_file), "--steps", "60", "--blocks", "E,W", "--quiet"]) == 0
+    argv = ["hessian", str(run_file), "--steps", "60", "--blocks", "E,W", "--quiet"]
+    assert cli.run(argv) == 0
     row = HessianReader(run_file.with_name("run.hessian.h5")).row(60)
-    cells = capsys.readouterr().out.splitlines()[1].split()
-    assert cells[:8] == [
-        "60",
-        "E,W",
-        f"{row['eigenvalues'][0, 0, 0]:.6g}",
-        f"{row['eigenvalues'][0, 1, 0]:.6g}",
-        "0",
-        str(row["inertia"][0, 0]),
-        str(row["saddle_index_gauge_free"][0]),
-        "certified",
-    ]
+    head, line, empty, *findings = capsys.readouterr().out.splitlines()
+    ends = [f"{value:.6g}" for value in row["eigenvalues"][0, :, 0]]
+    index, gauge_free = str(row["inertia"][0, 0]), str(row["saddle_index_gauge_free"][0])
+    assert line.split()[:6] == ["60", "E,W", *ends, index, "certified"]
+    assert any(f"with {index} negative eigenvalues (certified)" in finding for finding in findings)
+    assert cli.run([*argv, "--tables"]) == 0
+    assert capsys.readouterr().out.splitlines()[1].split()[:8] == [
+        "60", "E,W", *ends, "0", index, gauge_free, "certified"
+    ]  # fmt: skip
+
+
+@pytest.mark.slow
+def test_lines_of_the_steps_that_were_asked_for(run_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The file may hold more; many are left to the findings."""
+    for steps, count in (("0,60", 4), ("60", 2), ("all", 0)):
+        assert cli.run(["hessian", str(run_file), "--steps", steps, "--blocks", "E", "W", "--quiet"]) == 0
+        lines = [line for line in capsys.readouterr().out.splitlines() if " certified " in line]
+        assert len(lines) == count
 
 
 @pytest.mark.slow
@@ -156,7 +164,7 @@ def test_not_converged_is_exit_code_3(run_file: Path, capsys: pytest.CaptureFixt
     """A budget of products that is too small finishes, marks the values and exits with 3."""
     argv = ["hessian", str(run_file), "--steps", "60", "--blocks", "all", "--method", "lanczos"]
     assert cli.run([*argv, "--max-hvps", "8", "--rtol", "1e-12", "--quiet"]) == 3
-    assert "* not every eigenvalue converged" in capsys.readouterr().out
+    assert "* Numbers with a star have not converged." in capsys.readouterr().out
 
 
 def test_presets_are_the_papers() -> None:
