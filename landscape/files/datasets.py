@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,7 @@ def write_datasets(path: Path, kind: str, attrs: Mapping[str, Any], groups: Mapp
     refuse_foreign(path, kind)
     require_writable(path)
     size = sum(data.nbytes + _HEADER * (1 + len(data.variables) + len(data.sizes)) for data in groups.values())
+    others = [name for name in groups if name != "/"]
     with temporary_file(path, size) as temporary, new_hdf5(temporary, kind, attrs) as file:
         for name, data in groups.items():
             group = file if name == "/" else file.create_group(name)
@@ -49,7 +50,7 @@ def write_datasets(path: Path, kind: str, attrs: Mapping[str, Any], groups: Mapp
                     dims = tuple(map(str, values.dims))
                     # Not ascontiguousarray, which gives a single number an axis.
                     add_dataset(group, str(variable), dims, np.asarray(values.values, order="C"), values.attrs)
-            group.attrs["crc32"] = _checksum(data)
+            group.attrs["crc32"] = _checksum(data, others if name == "/" else ())
 
 
 def read_datasets(path: Path, kind: str = "") -> tuple[dict[str, Any], dict[str, xarray.Dataset]]:
@@ -79,14 +80,18 @@ def read_group(path: Path, file: h5py.File, name: str) -> xarray.Dataset:
     stored = {n: item for n, item in file[name].items() if isinstance(item, h5py.Dataset)}
     variables = {n: (axes_of(path, item), values_of(path, item), described(path, item)) for n, item in stored.items()}
     data = xarray.Dataset(variables)
-    if attribute(path, file[name], "crc32", int) != _checksum(data):
+    others = group_names(file)[1:] if name == "/" else ()
+    if attribute(path, file[name], "crc32", int) != _checksum(data, others):
         raise FileError(f"{path}: {name} fails its checksum", COPY_AGAIN)
     return data
 
 
-def _checksum(data: xarray.Dataset) -> int:
-    """CRC-32 of the names and bytes of all variables and axes in alphabetical order; words are lines of UTF-8."""
-    crc = 0
+def _checksum(data: xarray.Dataset, groups: Iterable[str]) -> int:
+    """CRC-32 of the names and bytes of all variables and axes in alphabetical order; words are lines of UTF-8.
+
+    It begins with the names of the other groups, for the root.
+    """
+    crc = zlib.crc32("\n".join(sorted(groups)).encode())
     for name in sorted({*map(str, data.variables), *map(str, data.sizes)}):
         values = data[name].values
         if values.dtype.kind in "OTU":

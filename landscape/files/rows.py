@@ -91,7 +91,10 @@ class Rows:
     def __init__(self, path: Path, group: h5py.Group, is_live: bool) -> None:
         self.path, self.group = path, group.name.removeprefix("/")
         record = group["crc32"]
-        (self.label,) = axes_of(path, record)
+        axes = axes_of(path, record)
+        if len(axes) != 1:
+            raise FileError(f"{path} is damaged: the records of {self.group} have {len(axes)} axes", COPY_AGAIN)
+        self.label = axes[0]
         fields = str(attribute(path, record, "fields", str) or "").split()
         with complaints(path):
             self.data = {name: group[name] for name in (self.label, *fields)}
@@ -220,6 +223,9 @@ class RunTables:
                 rows.group: rows for rows in (Rows(path, group, is_live) for group in groups if "crc32" in group)
             }
             self.groups = tuple(group.name.removeprefix("/") for group in groups)
+            for group in groups:
+                if "crc32" not in group and "crc32" not in group.attrs:
+                    raise FileError(f"{path} is damaged: {group.name.removeprefix('/')} has no checksums", COPY_AGAIN)
             main = self.tables.get(schema.MAIN)
             if main is None or main.label != schema.STEP or not isinstance(self.attrs.get("run_id"), str):
                 raise FileError(f"{path} has no table of checkpoints, or no run_id", COPY_AGAIN)

@@ -13,6 +13,7 @@ import numpy as np
 from landscape.errors import FileError, NumericsError
 from landscape.files import schema
 from landscape.files.files import as_path
+from landscape.files.hdf5 import COPY_AGAIN
 from landscape.files.rows import Row, Rows, RunTables, listed, no_step
 from landscape.results import Described
 
@@ -32,6 +33,10 @@ class RunReader(RunTables, Described):
     def __init__(self, path: Path | str) -> None:
         """Raises FileError for files that are missing, broken, foreign or too new."""
         super().__init__(as_path(path))
+        for group in ("metrics",) if self.is_recorded else ("metrics", "data", "resume"):
+            if group not in self.groups:
+                self.close()
+                raise FileError(f"{self.path} is damaged: it has no {group}", COPY_AGAIN)
         self.names: dict[str, str] = {}
         """What a reader of the file calls stored parameters, where that is not their name in the file."""
         self._beside = [group for group in self.by_step if group != "checkpoints"]

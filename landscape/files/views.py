@@ -19,7 +19,7 @@ from landscape.files.datasets import group_names, read_group
 from landscape.files.files import as_path
 from landscape.files.frames import ARRAYS, tables
 from landscape.files.groups import axes_of, describe_axis, values_of
-from landscape.files.hdf5 import config_of, file_schema, open_hdf5, root_attributes
+from landscape.files.hdf5 import complaints, config_of, file_schema, open_hdf5, root_attributes
 from landscape.files.rows import Rows
 from landscape.files.runs import GROK, MEMORISE, RunReader
 from landscape.results import Described, curves
@@ -86,8 +86,9 @@ class File(Described):
                 raise FileError(f"{self.path} holds no {name}", f"its groups: {', '.join(self.groups)}")
         parts = {name: self._group(name) for name in names}
         _require_distinct(self.path, parts)
-        merged = xarray.merge(parts.values(), join="inner", combine_attrs="override")
-        merged = xarray.decode_cf(merged, decode_times=False, decode_coords=False, decode_timedelta=False)
+        with complaints(self.path):
+            merged = xarray.merge(parts.values(), join="inner", combine_attrs="override")
+            merged = xarray.decode_cf(merged, decode_times=False, decode_coords=False, decode_timedelta=False)
         # Attributes of a Dataset cannot be None.
         merged.attrs = {n: value for n, value in self.attrs.items() if value is not None}
         return merged
