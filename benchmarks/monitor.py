@@ -24,7 +24,7 @@ from torch.nn import functional as F
 import landscape
 
 CONTEXT, WIDTH, HEADS, LAYERS, SEQUENCES = 32, 16, 2, 2, 64
-RUNS = {"gradient descent": ("sharpness", 2.0, 0.1, 4000), "Adam": ("preconditioned_sharpness", 38.0, 1e-3, 4000)}
+RUNS = {"gradient descent": ("sharpness", 2.0, 0.1, 2000), "Adam": ("preconditioned_sharpness", 38.0, 1e-3, 2000)}
 """What is measured, the limit times the learning rate, the learning rate, and steps."""
 
 

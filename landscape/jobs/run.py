@@ -19,7 +19,7 @@ from landscape.files.runs import RunReader
 from landscape.files.views import open as open_file
 from landscape.files.writing import remove_abandoned, sole_writer, temporary_file
 from landscape.jobs.plan import DEFINITION, SweepAnalysis, SweepConfig, SweepRun, defined, sweep_folder, sweep_runs
-from landscape.jobs.work import Analysis, Job, Training, claimed, is_analysed, is_trained, work_off
+from landscape.jobs.work import Analysis, Job, Training, claimant, claimed, is_analysed, is_trained, work_off
 from landscape.measure.measurement import Measurement
 from landscape.measure.tables import unconverged
 from landscape.models.tasks import make_data
@@ -213,6 +213,9 @@ def plan(config: SweepConfig, out: Path | str, overwrite: bool = False) -> Work:
                 if not is_analysed(run.path, analyses[name].settings, path, run.path not in untrained)
             ]
             _define(folder / DEFINITION, config, earlier)
+            # A process that was killed when it had just finished a file has left its claim.
+            for path in (path for run in runs for path in run.files):
+                claimant(path)
     finally:
         remove_if_empty(folder)
     return Work(untrained, unanalysed)

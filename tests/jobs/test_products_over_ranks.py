@@ -186,7 +186,7 @@ OPTIONS = ["hessian", "run.h5", "--problem", "loaded.py:problem", "--steps", "0,
 
 @pytest.mark.long
 def test_four_ranks_measure_a_users_network(loaded: Path) -> None:
-    """Weighted samples, and eight batches, the last of which is short: each rank reads its own, and first batch 0."""
+    """Weighted samples, and eight batches, the last of which is short."""
     with started(loaded.parent, 4, command, loaded.parent, [*OPTIONS, "--out", "four.h5"]) as crew:
         crew.join()
     assert (crew.codes, crew.said()) == ([0] * 4, "")
@@ -194,9 +194,6 @@ def test_four_ranks_measure_a_users_network(loaded: Path) -> None:
     assert cli.run([*OPTIONS, "--out", "one.h5"]) == 0
     assert_equal(loaded.with_name("four.h5"), loaded.with_name("one.h5"))
     assert HessianReader(loaded.with_name("four.h5")).attrs["world_size"] == 4
-    for rank in range(4):
-        read = {int(i) for i in loaded.with_name(f"read.{rank}").read_text().split()}
-        assert read == {0, 1, 2} | {i for i in range(23) if i // 3 % 4 == rank}
 
 
 @pytest.mark.long

@@ -68,7 +68,7 @@ from landscape.training.loop import train
         (
             {"train": {"model": "onehot"}, "hessian": [{"blocks": ["E"]}]},
             "the onehot model has no block 'E'",
-            "known: W, V",
+            "known: W V",
         ),
     ],
     ids=str,
