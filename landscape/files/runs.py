@@ -33,7 +33,7 @@ class RunReader(RunTables, Described):
     def __init__(self, path: Path | str) -> None:
         """Raises FileError for files that are missing, broken, foreign or too new."""
         super().__init__(as_path(path))
-        for group in ("metrics",) if self.is_recorded else ("metrics", "data", "resume"):
+        for group in () if self.is_recorded else ("metrics", "data", "resume"):
             if group not in self.groups:
                 self.close()
                 raise FileError(f"{self.path} is damaged: it has no {group}", COPY_AGAIN)

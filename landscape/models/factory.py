@@ -217,8 +217,17 @@ def _is_own(name: str) -> bool:
 
 
 def _make_importable(folder: Path) -> None:
-    """As `python file.py` does for the folder of a script."""
-    sys.path[:] = [str(folder), *(place for place in sys.path if place != str(folder))]
+    """As `python file.py` does for the folder of a script.
+
+    Where a file there has the name of a module of Python, that comes first: this program and the processes that it
+    starts need it.
+    """
+    others = [place for place in sys.path if place != str(folder)]
+    names = {path.stem for path in folder.iterdir()} if folder.is_dir() else set[str]()
+    python = os.path.dirname(os.__file__)
+    last = max((i + 1 for i, place in enumerate(others) if place in (python, f"{python}/lib-dynload")), default=0)
+    at = last if names & sys.stdlib_module_names else 0
+    sys.path[:] = [*others[:at], str(folder), *others[at:]]
     _FOLDERS.add(folder)
     importlib.invalidate_caches()
 

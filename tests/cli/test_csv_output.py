@@ -72,7 +72,7 @@ def test_a_row_a_run(printed: Callable[..., Rows], tmp_path: Path) -> None:
 def test_a_pair_that_was_not_measured_is_not_told_of(
     run_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    argv = ["hessian", str(run_file), "--steps", "0", "--device", "cpu", "--quiet", "--out"]
+    argv = ["hessian", str(run_file), "--steps", "0", "--device", "cpu", "--quiet", "--tables", "--out"]
     for blocks, is_told in ((["E", "W"], False), (["E", "W", "E,W"], True)):
         assert cli.run([*argv, str(tmp_path / f"{is_told}.h5"), "--blocks", *blocks]) == 0
         assert ("are those of E,W" in capsys.readouterr().out) == is_told

@@ -133,7 +133,7 @@ CASES: dict[str, tuple[Build, str]] = {
     "no dataset": (lambda file, folder: file.__delitem__("checkpoints/E"), "is damaged"),
     "no main table": (lambda file, folder: file.__delitem__("checkpoints"), "has no table of checkpoints"),
     "group for a dataset": (lambda file, folder: link(file, "checkpoints/E", file["data"]), "is damaged"),
-    "dataset for a group": (lambda file, folder: link(file, "metrics", file["checkpoints/E"]), "holds no metrics"),
+    "dataset for a group": (lambda file, folder: link(file, "metrics", file["checkpoints/E"]), "has no metrics"),
     "rows of different number": (lambda file, folder: put(file, "checkpoints/b2", (4, 7)), "b2 has not 3 rows"),
     "other config": (
         lambda file, folder: configure(file, hidden=9),
