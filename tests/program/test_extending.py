@@ -104,7 +104,7 @@ def landscape(folder: Path, *argv: str) -> str:
 @pytest.mark.slow
 def test_a_quantity_is_a_file_and_a_figure_a_function(copy: Path) -> None:
     """The file, its reader, its table and the report have them; a file that was made before still opens."""
-    said = landscape(copy, "hessian", "run.h5", "--steps", "0,20", "--blocks", "E", "E,W", "--quiet")
+    said = landscape(copy, "hessian", "run.h5", "--steps", "0,20", "--blocks", "E", "E,W", "--quiet", "--tables")
     titles, first = (line.split("  ") for line in said.splitlines()[:2])
     assert "|H|_F" in map(str.strip, titles)
     with h5py.File(copy / "run.hessian.h5") as file:
