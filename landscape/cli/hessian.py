@@ -44,7 +44,7 @@ class HessianOptions(Printed):
     out: Path | None = field(None, "Hessian file to write. By default RUN.hessian.h5 beside the run.")
     overwrite: bool = field(
         False,
-        "Replace a Hessian file of another run or other settings; a file that matches is always resumed and extended.",
+        "Replace a Hessian file of another run, other blocks or other settings; one that matches gets more steps.",
     )
     jobs: int | None = field(
         None,

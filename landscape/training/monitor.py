@@ -272,22 +272,28 @@ def limits(optimizer: torch.optim.Optimizer) -> Values:
     """
     group = max(optimizer.param_groups, key=lambda group: float(group["lr"]))
     rate = float(group["lr"])
-    if not rate or type(optimizer) not in _KINDS:
+    kind = type(_unwrapped(optimizer))
+    if not rate or kind not in _KINDS:
         return {}
     if "betas" in group:
         beta = float(group["betas"][0])
         return {"preconditioned_sharpness_limit": (2 + 2 * beta) / ((1 - beta) * rate)}
     limit = 2 * (1 + group["momentum"]) / rate
-    plain = {"sharpness_limit": limit} if type(optimizer) is torch.optim.SGD else {}
+    plain = {"sharpness_limit": limit} if kind is torch.optim.SGD else {}
     return {**plain, "preconditioned_sharpness_limit": limit}
 
 
 _KINDS = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.RMSprop)
 
 
-def _kind(optimizer: torch.optim.Optimizer) -> type:
+def _unwrapped(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
     # What wraps an optimiser, as accelerate does, names it so.
-    kind = type(getattr(optimizer, "optimizer", optimizer))
+    inner: torch.optim.Optimizer = getattr(optimizer, "optimizer", optimizer)
+    return inner
+
+
+def _kind(optimizer: torch.optim.Optimizer) -> type:
+    kind = type(_unwrapped(optimizer))
     if kind not in _KINDS:
         known = ", ".join(k.__name__ for k in _KINDS)
         raise ArgumentError(f"the preconditioner of {kind.__name__} is not known", f"known are {known}")

@@ -333,3 +333,5 @@ def test_curvature_in_the_trainer_of_hugging_face(tmp_path: Path) -> None:
     H = HessianOperator(Objective(model, [batch]), dict(model.named_parameters()))
     found = eigsh(H, 1, "highest", "lanczos").values[0, 0]
     assert rows[-1]["curvature/sharpness"] == pytest.approx(found, rel=1e-3)
+    # Its rate falls linearly to 0; the Trainer wraps the optimiser.
+    assert rows[0]["curvature/preconditioned_sharpness_limit"] == pytest.approx(38 / (5e-5 * 3 / 4))
