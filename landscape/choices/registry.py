@@ -16,7 +16,7 @@ class Registry(dict[str, Entry]):
     def __init__(self, kind: str) -> None:
         super().__init__()
         self.kind = kind
-        self._meanings: list[str] = []
+        self._meanings: dict[str, str] = {}
 
     def add(self, name: str, entry: Entry, meaning: str | None) -> None:
         """Register an entry; meaning: its docstring, whose first line `--help` shows."""
@@ -24,12 +24,12 @@ class Registry(dict[str, Entry]):
             raise ValueError(f"{self.kind} {name!r} is registered twice")
         self[name] = entry
         # Python keeps no docstrings with -OO.
-        self._meanings.append(f"{name}: {(meaning or name).splitlines()[0].rstrip('.')}")
+        self._meanings[name] = (meaning or name).splitlines()[0].rstrip(".")
 
     @property
     def meanings(self) -> str:
         """All names with their meanings, in one line."""
-        return "; ".join(self._meanings)
+        return "; ".join(f"{name}: {self._meanings[name]}" for name in self)
 
     def __missing__(self, name: str) -> NoReturn:
         raise ConfigError(f"unknown {self.kind} {reprlib.repr(name)}", suggest(name, self))

@@ -153,9 +153,12 @@ def test_curves_are_by_step(tiny_run: Path, tmp_path: Path) -> None:
 def test_a_full_disk(form: str, hessian: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file that cannot be written whole is an error without a traceback, and no folder, at whatever byte it ends."""
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    for size in (3_000, 50_000, 90_000):
+    command = [sys.executable, "-m", "landscape", "export", hessian, f"--{form}"]
+    subprocess.run([*command, tmp_path / "home" / "whole"], check=True, capture_output=True)
+    whole = max(path.stat().st_size for path in (tmp_path / "home" / "whole").rglob("*") if path.is_file())
+    for size in (whole // 20, whole // 2, whole - 1):
         done = subprocess.run(
-            [sys.executable, "-m", "landscape", "export", hessian, f"--{form}", tmp_path / "out"],
+            [*command, tmp_path / "out"],
             capture_output=True,
             text=True,
             # Python would cut its files of bytecode there, too, and read them ever after.
