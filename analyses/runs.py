@@ -125,12 +125,12 @@ def _runs(folder: Path, study: Mapping[str, Any]) -> Iterator[Run]:
     for case, *values, seed in itertools.product(cases, *grid.values(), seeds):
         point = dict(zip(grid, values, strict=True))
         stem = "-".join([case, *(f"{field}={_text(value)}" for field, value in point.items()), f"s{seed}"])
-        wanted = [
+        names = [
             one.get("name", "")
             for one in study.get("hessian", ())
             if case in (one.get("cases") or cases) and seed in (one.get("seeds") or seeds)
         ]
-        files = {name: folder / f"{stem}.hessian{name and f'-{name}'}.h5" for name in wanted}
+        files = {name: folder / f"{stem}.hessian{name and f'-{name}'}.h5" for name in names}
         yield Run(folder / f"{stem}.h5", case, seed, {**study.get("train", {}), **cases[case], **point}, files)
 
 

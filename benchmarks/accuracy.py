@@ -65,9 +65,9 @@ def row(trap: str, computed: str, truth: Any, tools: Tools, tol: float = 0.0) ->
         try:
             outcome = run()
             result, remark = outcome if isinstance(outcome, tuple) else (outcome, "")
-            found = np.atleast_1d(np.asarray(result, dtype=np.float64))
-            error = norm(found - exact) / (norm(exact) or 1) if found.shape == exact.shape else np.inf
-            shown = f"error {error:.1e}" if exact.ndim == 2 else numbers(found)
+            value = np.atleast_1d(np.asarray(result, dtype=np.float64))
+            error = norm(value - exact) / (norm(exact) or 1) if value.shape == exact.shape else np.inf
+            shown = f"error {error:.1e}" if exact.ndim == 2 else numbers(value)
             cells[tool] = f"{shown} {remark} {'✓' if error <= tol else '✗'}".replace("  ", " ")
         except LandscapeError as problem:
             cells[tool] = f"refused: {problem} –"
@@ -158,8 +158,8 @@ class Case:
 
     def torch_matrix(self) -> Array:
         """torch.func.hessian; over batches the plain mean, as in the usual loop."""
-        found = [torch.func.hessian(self.value)(self.point, *batch) for batch in self.batches]
-        return torch.stack(found).mean(0).detach().double().numpy()
+        hessians = [torch.func.hessian(self.value)(self.point, *batch) for batch in self.batches]
+        return torch.stack(hessians).mean(0).detach().double().numpy()
 
     def matrices(self) -> Tools:
         own = {"landscape": lambda: self.landscape().dense(), "torch.func.hessian": self.torch_matrix}
@@ -216,14 +216,14 @@ def solvers(A: Tensor, k: int, which: Any = "highest") -> Tools:
     end = {"lowest": "SA", "highest": "LA", "both": "LM"}[which]
     search = functools.partial(eigsh, own, k, which, "lanczos", max_hvps=10_000)
     scipy = functools.partial(arpack, k=k, which=end, return_eigenvectors=False)
-    found: Tools = {
+    searches: Tools = {
         "landscape": lambda: search(seed=torch.initial_seed()).values.ravel(),
         "PyHessian": lambda: case.pyhessian().eigenvalues(maxIter=200, tol=1e-6, top_n=k)[0],
         "curvlinops": lambda: scipy(case.curvlinops().to_scipy(), rng=torch.initial_seed()),
         "SciPy": lambda: scipy(A.numpy(), rng=torch.initial_seed()),
         "torch.func.hessian": lambda: np.linalg.eigvalsh(case.torch_matrix()),
     }
-    return after(lambda values: np.array(sorted(values, key=abs, reverse=True)[:k]), found)
+    return after(lambda values: np.array(sorted(values, key=abs, reverse=True)[:k]), searches)
 
 
 def nodes(A: Tensor, steps: int) -> Tools:
@@ -243,13 +243,13 @@ def after(function: Callable[[Any], Any], tools: Tools) -> Tools:
 
 def copies(tools: Tools, within: float, seeds: int) -> Tools:
     """How many values each tool finds within a distance of -1, by seed."""
-    once = after(lambda found: int((np.abs(found + 1) < within).sum()), tools)
+    once = after(lambda values: int((np.abs(values + 1) < within).sum()), tools)
     return {t: lambda run=f: [run() for s in range(seeds) if torch.manual_seed(s)] for t, f in once.items()}
 
 
 def invented(spectrum: Array) -> Callable[[Array], int]:
     """Counts the values farther than half a percent of the norm from every eigenvalue."""
-    return lambda found: int((np.abs(found[:, None] - spectrum).min(1) > 5e-3 * np.abs(spectrum).max()).sum())
+    return lambda values: int((np.abs(values[:, None] - spectrum).min(1) > 5e-3 * np.abs(spectrum).max()).sum())
 
 
 def low_precision() -> Iterator[Row]:
@@ -287,8 +287,8 @@ def lanczos() -> Iterator[Row]:
     spectrum = np.r_[10.0:0.0:-1, np.zeros(80)]
     for dtype in (torch.float32, torch.float64):
         for what, tools in (("eigenvalues", solvers), ("Lanczos nodes", nodes)):
-            found = after(invented(spectrum), tools(rotated(spectrum, dtype), 20))
-            yield row("rank 10", f"invented among 20 {what}, {str(dtype)[6:]}", 0, found)
+            counts = after(invented(spectrum), tools(rotated(spectrum, dtype), 20))
+            yield row("rank 10", f"invented among 20 {what}, {str(dtype)[6:]}", 0, counts)
     A = rotated([*[-1.0] * 10, *np.linspace(-0.5, 0.9, 190)])
     for what, tools in (("10 eigenvalues", solvers(A, 10, "lowest")), ("60 Lanczos nodes", nodes(A, 60))):
         yield row("multiplicity 10", f"copies of −1 among {what}, 20 seeds", [10] * 20, copies(tools, 1e-4, 20))
@@ -298,8 +298,8 @@ def lanczos() -> Iterator[Row]:
         trap = f"multiplicity {number}, {gap:.0e} before a crowded edge"
         yield row(trap, f"copies of −1 among {k} eigenvalues, 4 seeds", [number] * 4, tools)
     tools = nodes(rotated([10, *np.linspace(0, 1, 199)]), 120)
-    found = after(lambda found: int((np.abs(found - 10) < 1e-3).sum()), tools)
-    yield row("ghosts", "copies of the simple λ_max among 120 Lanczos nodes", 1, found)
+    counts = after(lambda values: int((np.abs(values - 10) < 1e-3).sum()), tools)
+    yield row("ghosts", "copies of the simple λ_max among 120 Lanczos nodes", 1, counts)
 
 
 def models() -> Iterator[Row]:

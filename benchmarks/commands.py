@@ -33,12 +33,12 @@ def command(arguments: str, run: str = "", steps: tuple[int, ...] = ()) -> Numbe
         with trained(preset(run), steps) as reader:
             path = str(reader.path.resolve())
     with tempfile.TemporaryDirectory() as folder:
-        taken = _landscape(arguments.format(run=path), folder)
+        cost = _landscape(arguments.format(run=path), folder)
         if run == "quick":
             with landscape.open(Path(folder) / "hessian.h5") as file:
-                found = file.to_xarray()
-                assert (found["inertia_level"] == LEVELS.index("certified")).all()
-    return {"command": f"landscape {arguments.format(run='RUN.h5')}", **taken}
+                data = file.to_xarray()
+                assert (data["inertia_level"] == LEVELS.index("certified")).all()
+    return {"command": f"landscape {arguments.format(run='RUN.h5')}", **cost}
 
 
 def _landscape(arguments: str, folder: str, first: str = "") -> Numbers:
@@ -156,8 +156,10 @@ def ci() -> Numbers:
 
 def machine() -> Numbers:
     """Seconds of LAPACK on a symmetric matrix as large as all of quick, in a process with every core."""
-    found = subprocess.run([sys.executable, "-c", LAPACK], env=every_core(), capture_output=True, text=True, check=True)
-    return dict(zip(YARDSTICK, map(float, found.stdout.split()), strict=True))
+    process = subprocess.run(
+        [sys.executable, "-c", LAPACK], env=every_core(), capture_output=True, text=True, check=True
+    )
+    return dict(zip(YARDSTICK, map(float, process.stdout.split()), strict=True))
 
 
 def parts() -> list[Part]:
@@ -178,23 +180,25 @@ def parts() -> list[Part]:
     ]
 
 
-def lines(found: Mapping[str, Numbers]) -> Iterator[Line]:
+def lines(results: Mapping[str, Numbers]) -> Iterator[Line]:
     """What a user waits for."""
-    if "machine" in found:
-        told, there = (", ".join(f"{each[name]:.3g} s" for name in YARDSTICK) for each in (found["machine"], YARDSTICK))
+    if "machine" in results:
+        result, there = (
+            ", ".join(f"{each[name]:.3g} s" for name in YARDSTICK) for each in (results["machine"], YARDSTICK)
+        )
         what = f"this machine: {', '.join(YARDSTICK)} of a symmetric matrix, n = 6,891"
-        yield Line("waits", what, f"{there} where the targets were set", told, None, "machine")
-    for part, numbers in found.items():
+        yield Line("waits", what, f"{there} where the targets were set", result, None, "machine")
+    for part, numbers in results.items():
         if part == "machine":
             continue
         limit, count, what = LIMITS[part]
         seconds = numbers["seconds"] / count
-        told = f"{seconds:.3g} s ({numbers['cpu'] / count:.3g} CPU s), {numbers['memory'] / 1e9:.2f} GB"
-        told += "" if numbers.get("converged", True) else ", a search did not converge"
+        result = f"{seconds:.3g} s ({numbers['cpu'] / count:.3g} CPU s), {numbers['memory'] / 1e9:.2f} GB"
+        result += "" if numbers.get("converged", True) else ", a search did not converge"
         target, met = f"≤ {limit:g} s", seconds <= limit
         if part in MEMORY:
             target, met = f"{target}, {MEMORY[part] / 1e9:g} GB", met and numbers["memory"] <= MEMORY[part]
-        yield Line("waits", what, target, told, met, part)
+        yield Line("waits", what, target, result, met, part)
         if "first" in numbers:
             limit, what = FIRST
             yield Line("waits", what, f"≤ {limit:g} s", f"{numbers['first']:.3g} s", numbers["first"] <= limit, part)

@@ -37,8 +37,8 @@ def assembled(at: Case) -> tuple[Numbers, Tensor]:
     """Seconds of three assemblies, and the last block; memory holds a large one only once."""
     seconds = []
     for _ in range(3):
-        taken, H = timed(functools.partial(closed_form, at))
-        seconds.append(taken)
+        elapsed, H = timed(functools.partial(closed_form, at))
+        seconds.append(elapsed)
     return summary(seconds), H
 
 
@@ -72,11 +72,11 @@ def block(name: str) -> Numbers:
 def compared(at: Case) -> Numbers:
     """Every tool's assembly, one after the other in this process."""
     own, H = assembled(at)
-    seconds, found = timed(functools.partial(by_pyhessian, at))
+    seconds, theirs = timed(functools.partial(by_pyhessian, at))
     return {
         "order": at.size(BLOCK),
         "landscape": own,
-        "PyHessian": {"seconds": seconds, "difference": relative(found, H)},
+        "PyHessian": {"seconds": seconds, "difference": relative(theirs, H)},
         "curvlinops": fastest(functools.partial(by_curvlinops, at), BATCHES["curvlinops"], H),
         "torch.func": fastest(functools.partial(at.torch_hessian, BLOCK), BATCHES["torch.func"], H),
     }
@@ -86,10 +86,10 @@ def fastest(work: Callable[[int], Tensor], batches: Sequence[int], H: Tensor) ->
     """Seconds with the best number of vectors at once, and with each; the largest difference of any from ours."""
     tried, differences = {}, []
     for batch in batches:
-        tried[batch], found = timed(functools.partial(work, batch))
-        differences.append(relative(found, H))
+        tried[batch], theirs = timed(functools.partial(work, batch))
+        differences.append(relative(theirs, H))
     best = min(batches, key=tried.__getitem__)
-    seconds = {str(batch): taken for batch, taken in tried.items()}
+    seconds = {str(batch): elapsed for batch, elapsed in tried.items()}
     return {"seconds": tried[best], "difference": max(differences), "batch": best, "tried": seconds}
 
 
@@ -97,20 +97,20 @@ def parts() -> list[Part]:
     return [Part("quick", functools.partial(block, "quick"), slow=True)]
 
 
-def lines(found: Mapping[str, Numbers]) -> Iterator[Line]:
+def lines(results: Mapping[str, Numbers]) -> Iterator[Line]:
     """Row 3."""
     target = f"≥ {TARGET:g}×, agreement ≤ {AGREEMENT:.0e}"
-    for part, numbers in found.items():
+    for part, numbers in results.items():
         own = numbers["landscape"]["median"]
         for tool, how in HOW.items():
             peer = numbers[tool]
             ratio = peer["seconds"] / own
             at_once = f", {peer['batch']} at once" if "batch" in peer else ""
-            told = f"{ratio:.0f}× ({own:.2f} s against {peer['seconds']:.3g} s{at_once}); "
-            told += f"agreement {peer['difference']:.0e}"
+            result = f"{ratio:.0f}× ({own:.2f} s against {peer['seconds']:.3g} s{at_once}); "
+            result += f"agreement {peer['difference']:.0e}"
             met = ratio >= TARGET and peer["difference"] <= AGREEMENT
             what = f"H_[E,W] of {numbers['net']}, n = {numbers['order']:,}, {how}"
-            yield Line("3", what, target, told, met, part)
+            yield Line("3", what, target, result, met, part)
 
 
 if __name__ == "__main__":

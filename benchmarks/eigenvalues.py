@@ -45,9 +45,9 @@ def own(at: Case, block: str) -> Numbers:
     return summed(*timed(search))
 
 
-def summed(seconds: float, found: tuple[EigenResult, int]) -> Numbers:
+def summed(seconds: float, result: tuple[EigenResult, int]) -> Numbers:
     """What a search of ours took, and how far it came."""
-    eigen, products = found
+    eigen, products = result
     return {
         "seconds": seconds,
         "products": products,
@@ -66,8 +66,8 @@ def top(at: Case, names: tuple[str, ...], norm: float, max_iter: int, tol: float
     PyHessian finds eigenvalues of largest modulus and does not separate the ends: here these are the highest.
     """
     torch.manual_seed(0)
-    seconds, found = timed(lambda: at.pyhessian(names).eigenvalues(maxIter=max_iter, tol=tol, top_n=2 * K))
-    columns = torch.stack([torch.cat([piece.reshape(-1) for piece in v]) for v in found[1]], 1).detach()
+    seconds, pairs = timed(lambda: at.pyhessian(names).eigenvalues(maxIter=max_iter, tol=tol, top_n=2 * K))
+    columns = torch.stack([torch.cat([piece.reshape(-1) for piece in v]) for v in pairs[1]], 1).detach()
     # Its vectors are shorter than 1 by 1e-6, and so its eigenvalues are too small: the vectors alone are judged.
     image = at.landscape(names) @ columns
     values = ((columns * image).sum(0) / (columns * columns).sum(0)).numpy()
@@ -127,8 +127,8 @@ def arpack(at: Case, names: tuple[str, ...], mine: Numbers, cap: float, run: str
 
     def both() -> tuple[Any, Any]:
         if run == "BE":
-            found: tuple[Any, Any] = end(0.0, "BE", 2 * K, 2 * cap)
-            return found
+            pairs: tuple[Any, Any] = end(0.0, "BE", 2 * K, 2 * cap)
+            return pairs
         low, high = end(norm, "SA", K, cap), end(0.0, "LA", K, cap)
         return np.concatenate([low[0] + norm, high[0]]), np.concatenate([low[1], high[1]], 1)
 
@@ -140,8 +140,8 @@ def eigenthings(at: Case, names: tuple[str, ...], mine: Numbers) -> Numbers:
     """hessian-eigenthings' Lanczos, with the fewest steps of STEPS that find all pairs, else those that find most."""
     ways: dict[str, Numbers] = {}
     for steps in sorted({min(steps, at.size(names)) for steps in STEPS}):
-        found = ways[str(steps)] = unbroken(at, names, mine, steps)
-        if found["pairs"] == found["wanted"]:
+        search = ways[str(steps)] = unbroken(at, names, mine, steps)
+        if search["pairs"] == search["wanted"]:
             break
     steps = best(ways)
     return {**ways[steps], "steps": int(steps), "tried": tried(ways)}
@@ -174,7 +174,7 @@ def best(ways: Mapping[str, Numbers]) -> str:
 
 def tried(ways: Mapping[str, Numbers]) -> dict[str, Numbers]:
     """Seconds and pairs of each way."""
-    return {way: {key: found[key] for key in ("seconds", "products", "pairs")} for way, found in ways.items()}
+    return {way: {key: search[key] for key in ("seconds", "products", "pairs")} for way, search in ways.items()}
 
 
 def residuals(at: Case, names: tuple[str, ...], values: Any, vectors: Tensor, norm: float) -> Tensor:
@@ -234,13 +234,13 @@ def block(name: str, block: str) -> Numbers:
 def compared(at: Case, block: str, cap: float) -> Numbers:
     """Every tool's search in one block."""
     names = BLOCKS[block]
-    found = own(at, block)
+    mine = own(at, block)
     return {
         "order": at.size(names),
-        "landscape": found,
-        "curvlinops": curvlinops(at, names, found, max(cap, PATIENCE * found["seconds"])),
-        "hessian-eigenthings": eigenthings(at, names, found),
-        "top": [top(at, names, found["norm"], *setting) for setting in SETTINGS],
+        "landscape": mine,
+        "curvlinops": curvlinops(at, names, mine, max(cap, PATIENCE * mine["seconds"])),
+        "hessian-eigenthings": eigenthings(at, names, mine),
+        "top": [top(at, names, mine["norm"], *setting) for setting in SETTINGS],
     }
 
 
@@ -248,9 +248,9 @@ def parts() -> list[Part]:
     return [Part(f"{name} {b}", functools.partial(block, name, b), slow=name != "quick") for name, b in SEARCHED]
 
 
-def lines(found: Mapping[str, Numbers]) -> Iterator[Line]:
+def lines(results: Mapping[str, Numbers]) -> Iterator[Line]:
     """Row 5."""
-    for part, numbers in found.items():
+    for part, numbers in results.items():
         of = f"{numbers['preset']}, {numbers['block']} (n = {numbers['order']:,})"
         mine = numbers["landscape"]
         for tool, target in TARGETS.items():
@@ -258,7 +258,7 @@ def lines(found: Mapping[str, Numbers]) -> Iterator[Line]:
             ratio = peer["seconds"] / mine["seconds"]
             how = RUNS[peer["run"]] if "run" in peer else f"{peer['steps']} steps"
             least = "" if _finished(peer) else "> "
-            text = f"{least}{ratio:.2g}×; landscape: {told(mine)}; {tool}, {how}: {told(peer)}"
+            text = f"{least}{ratio:.2g}×; landscape: {in_words(mine)}; {tool}, {how}: {in_words(peer)}"
             what = f"{K} eigenvalues at each end, {of}, {tool}"
             yield _line(part, what, target if numbers["preset"] == "mid" else None, ratio, text, mine, peer)
         # PyHessian's faster setting decides.
@@ -285,14 +285,14 @@ def _setting(at: Numbers) -> str:
     peer, mine = at["PyHessian"], at["landscape"]
     text = f"maxIter={at['max_iter']}, tol={at['tol']:g}: {peer['seconds']:.3g} s, largest residual "
     text += f"{peer['residual']:.0e}, {peer['pairs']} of {peer['wanted']} pairs at {TOLERANCE:.0e}"
-    return f"{text} (landscape, searching to {at['rtol']:.0e}: {told(mine, at['rtol'])})"
+    return f"{text} (landscape, searching to {at['rtol']:.0e}: {in_words(mine, at['rtol'])})"
 
 
 def _finished(search: Numbers) -> bool:
     return bool(search["pairs"] == search["wanted"])
 
 
-def told(search: Numbers, tolerance: float = TOLERANCE) -> str:
+def in_words(search: Numbers, tolerance: float = TOLERANCE) -> str:
     """The end of a search in words."""
     residual = "residual is unknown" if search["residual"] is None else f"largest residual {search['residual']:.0e}"
     if _finished(search):

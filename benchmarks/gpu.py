@@ -47,12 +47,12 @@ class Bench:
         self.numbers: dict[str, Any] = {}
         self.wrong: list[str] = []
 
-    def line(self, row: str, what: str, target: str, found: str, met: bool | None) -> None:
+    def line(self, row: str, what: str, target: str, result: str, met: bool | None) -> None:
         """One line of the page, in the form of benchmarks.harness.Line."""
         where = "GPU" if self.device.type == "cuda" else "CPU"
-        line = {"row": row, "what": f"{where}: {what}", "target": target, "found": found, "met": met, "part": ""}
+        line = {"row": row, "what": f"{where}: {what}", "target": target, "result": result, "met": met, "part": ""}
         self.lines.append(line)
-        print(f"{row:>2} {what}: {found}", file=sys.stderr)
+        print(f"{row:>2} {what}: {result}", file=sys.stderr)
 
     def seconds(self, work: Callable[[], Any], rounds: int = 7) -> float:
         """Median seconds of a call, between CUDA events, after one that is not counted."""
@@ -81,9 +81,9 @@ class Bench:
             self.wrong.append(what)
             self.line("check", work.__name__, "no error", repr(problem)[:200], False)
 
-    def agree(self, what: str, found: Tensor, expected: Tensor, tolerance: float) -> None:
+    def agree(self, what: str, actual: Tensor, expected: Tensor, tolerance: float) -> None:
         """Note a relative difference, and whether it is too large."""
-        difference = float((found.double().cpu() - expected).norm() / expected.norm())
+        difference = float((actual.double().cpu() - expected).norm() / expected.norm())
         self.numbers.setdefault("differences", {})[what] = difference
         self.line("check", what, f"≤ {tolerance:.0e}", f"{difference:.1e}", difference <= tolerance)
         if not difference <= tolerance:
@@ -133,8 +133,8 @@ def check(bench: Bench, config: TrainConfig) -> None:
     ends = torch.stack([values[:K], values.flip(0)[:K]])
     for method in ("dense", "lanczos"):
         op = MatrixOperator(dense) if method == "dense" else hessian(here, params, 0.0).block(block)
-        found = eigsh(op, K, method=method, rtol=1e-8, max_hvps=20_000)  # type: ignore[arg-type]
-        bench.agree(f"eigenvalues of E,W, {method}", torch.from_numpy(found.values), ends, 1e-7)
+        eigen = eigsh(op, K, method=method, rtol=1e-8, max_hvps=20_000)  # type: ignore[arg-type]
+        bench.agree(f"eigenvalues of E,W, {method}", torch.from_numpy(eigen.values), ends, 1e-7)
     index = saddle_index(MatrixOperator(dense), method="dense")
     counts = torch.tensor([index.negative, index.positive], dtype=torch.float64)
     true_counts = [(values < -index.tolerance).sum(), (values > index.tolerance).sum()]
@@ -180,13 +180,13 @@ def time_products(bench: Bench, name: str, config: TrainConfig, size: int) -> No
             "fraction": floor / one,
             "fraction_of_sixteen": floor_many / many,
         }
-        told = f"{1e3 * one:.3g} ms, {floor / one:.1%} of the floor's speed ({1e3 * floor:.3g} ms)"
+        result = f"{1e3 * one:.3g} ms, {floor / one:.1%} of the floor's speed ({1e3 * floor:.3g} ms)"
         bench.line(
-            "1", f"one product, {name}, {kind}", "–", f"{told}; {plain / one:.2f}× automatic differentiation", None
+            "1", f"one product, {name}, {kind}", "–", f"{result}; {plain / one:.2f}× automatic differentiation", None
         )
         ratio = MANY * one / many
-        told = f"{ratio:.2f}× sixteen single ones; {floor_many / many:.1%} of the floor's speed"
-        bench.line("2", f"{MANY} products at once, {name}, {kind}", "≥ 5×", told, ratio >= 5)
+        result = f"{ratio:.2f}× sixteen single ones; {floor_many / many:.1%} of the floor's speed"
+        bench.line("2", f"{MANY} products at once, {name}, {kind}", "≥ 5×", result, ratio >= 5)
 
 
 def time_eigenvalues(bench: Bench, name: str, config: TrainConfig, step: int) -> None:
@@ -195,17 +195,17 @@ def time_eigenvalues(bench: Bench, name: str, config: TrainConfig, step: int) ->
     ((_, params),) = checkpoints(config, [step], bench.device)
     for block in ("E", "W", "E,W", "all"):
         started = time.perf_counter()
-        found = eigsh(hessian(at, params, 0.0).block(BLOCKS[block]), K, method="lanczos")
+        eigen = eigsh(hessian(at, params, 0.0).block(BLOCKS[block]), K, method="lanczos")
         seconds = time.perf_counter() - started
-        pairs, residual = int(found.converged.sum()), float(found.residuals.max() / found.operator_norm)
+        pairs, residual = int(eigen.converged.sum()), float(eigen.residuals.max() / eigen.operator_norm)
         bench.numbers[f"eigenvalues {name} {block}"] = {
             "seconds": seconds,
-            "products": found.num_products,
+            "products": eigen.num_products,
             "pairs": pairs,
             "residual": residual,
         }
-        told = f"{seconds:.3g} s, {found.num_products} products, {pairs} of {found.converged.size} pairs"
-        bench.line("5", f"eigenvalues, {name}, {block}", "–", f"{told}, largest residual {residual:.0e}", None)
+        result = f"{seconds:.3g} s, {eigen.num_products} products, {pairs} of {eigen.converged.size} pairs"
+        bench.line("5", f"eigenvalues, {name}, {block}", "–", f"{result}, largest residual {residual:.0e}", None)
 
 
 def time_run(bench: Bench, name: str, config: TrainConfig, steps: list[int]) -> None:
@@ -218,16 +218,16 @@ def time_run(bench: Bench, name: str, config: TrainConfig, steps: list[int]) -> 
         for block, names in BLOCKS.items():
             for kind, start in (("warm", before.get(block)), ("cold", None)):
                 started = time.perf_counter()
-                found = eigsh(H.block(names), K, method="lanczos", v0=start)
+                eigen = eigsh(H.block(names), K, method="lanczos", v0=start)
                 seconds[kind] += time.perf_counter() - started
-                products[kind] += found.num_products
+                products[kind] += eigen.num_products
                 if kind == "warm":
-                    kept = found.vectors
+                    kept = eigen.vectors
             before[block] = kept
     ratio = seconds["cold"] / seconds["warm"]
     bench.numbers[f"run {name}"] = {"checkpoints": len(steps), "seconds": seconds, "products": products}
-    told = f"{ratio:.2f}× ({seconds['warm']:.3g} s against {seconds['cold']:.3g} s)"
-    bench.line("7", f"{len(steps)} checkpoints × {len(BLOCKS)} blocks, {name}, eigsh", "≥ 2×", told, ratio >= 2)
+    result = f"{ratio:.2f}× ({seconds['warm']:.3g} s against {seconds['cold']:.3g} s)"
+    bench.line("7", f"{len(steps)} checkpoints × {len(BLOCKS)} blocks, {name}, eigsh", "≥ 2×", result, ratio >= 2)
 
 
 def environment(device: str) -> dict[str, str]:

@@ -48,7 +48,7 @@ class Line:
     row: str
     what: str
     target: str
-    found: str
+    result: str
     met: bool | None
     part: str
 
@@ -64,7 +64,7 @@ def alternate(works: Mapping[str, Callable[[], Any]], rounds: int, calls: int = 
     for _ in range(rounds):
         for name, work in works.items():
             seconds[name].append(timed(lambda work=work: [work() for _ in range(calls)])[0] / calls)
-    return {name: summary(found) for name, found in seconds.items()}
+    return {name: summary(each) for name, each in seconds.items()}
 
 
 def timed(work: Callable[[], Any]) -> tuple[float, Any]:
@@ -106,12 +106,12 @@ def peak_memory() -> int:
 
 def environment() -> dict[str, Any]:
     """Code, versions and machine, without the hostname."""
-    found = {k: v for k, v in provenance("cpu").items() if k not in ("hostname", "argv", "created")}
+    versions = {k: v for k, v in provenance("cpu").items() if k not in ("hostname", "argv", "created")}
     changed = ["git", "-C", str(ROOT), "status", "--porcelain", "--", *MEASURED]
     cpu = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
     cores, memory = len(os.sched_getaffinity(0)), os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return {
-        **found,
+        **versions,
         # Results, which are written on the way, are no change of the code.
         "git_dirty": int(bool(subprocess.run(changed, capture_output=True, check=True).stdout)),
         **{name: version(name) for name in LIBRARIES},
@@ -124,8 +124,8 @@ def _elsewhere() -> float:
     """CPU seconds, since it was started, that this machine gave to anything but this process and its children."""
     # User, nice, system, irq, softirq, steal: what a hypervisor takes away is work elsewhere, too.
     ticks = Path("/proc/stat").read_text(encoding="ascii").splitlines()[0].split()[1:]
-    taken = sum(int(ticks[i]) for i in (0, 1, 2, 5, 6, 7)) / os.sysconf("SC_CLK_TCK")
-    return taken - sum(os.times()[:4])
+    busy = sum(int(ticks[i]) for i in (0, 1, 2, 5, 6, 7)) / os.sysconf("SC_CLK_TCK")
+    return busy - sum(os.times()[:4])
 
 
 def load(name: str, folder: Path = RESULTS) -> dict[str, Any]:
@@ -133,8 +133,8 @@ def load(name: str, folder: Path = RESULTS) -> dict[str, Any]:
     path = folder / f"{name}.json"
     if not path.exists():
         return {"environments": {}, "parts": {}}
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return found
+    results: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return results
 
 
 def measure(name: str, parts: Sequence[Part], full: bool, again: bool) -> dict[str, Any]:
@@ -149,25 +149,25 @@ def measure(name: str, parts: Sequence[Part], full: bool, again: bool) -> dict[s
     code = _code(here)
     place = _digest([here, code])
     for part in parts:
-        found = load(name)
-        known = found["parts"].get(part.name, {})
+        results = load(name)
+        known = results["parts"].get(part.name, {})
         if (part.slow and not full) or (known.get("code") == code and not again):
             continue
         elsewhere = _elsewhere()
         print(f"{name}: {part.name} ...", end=" ", file=sys.stderr, flush=True)
         seconds, numbers = timed(part.work)
         print(f"{seconds:.1f} s", file=sys.stderr)
-        found["environments"][place] = here
-        found["parts"][part.name] = {
+        results["environments"][place] = here
+        results["parts"][part.name] = {
             "environment": place,
             "code": code,
             "elsewhere": round((_elsewhere() - elsewhere) / (seconds * (os.cpu_count() or 1)), 3),
             "seconds_in_all": round(seconds, 1),
             **numbers,
         }
-        used = {p["environment"] for p in found["parts"].values()}
-        found["environments"] = {k: e for k, e in found["environments"].items() if k in used}
-        (RESULTS / f"{name}.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        used = {p["environment"] for p in results["parts"].values()}
+        results["environments"] = {k: e for k, e in results["environments"].items() if k in used}
+        (RESULTS / f"{name}.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     return load(name)
 
 

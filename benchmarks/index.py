@@ -28,8 +28,8 @@ def index(name: str, rounds: int) -> Numbers:
         norm = operator_norm(op)
         return certified(H, TAU_DENSE * norm, norm, negative_only=True)
 
-    found = saddle_index(op, method="dense")
-    assert (alone().negative, alone().level) == (found.negative, found.level)
+    inertia = saddle_index(op, method="dense")
+    assert (alone().negative, alone().level) == (inertia.negative, inertia.level)
     works = {
         "landscape": lambda: saddle_index(op, method="dense"),
         "the index alone": alone,
@@ -39,12 +39,12 @@ def index(name: str, rounds: int) -> Numbers:
     return {
         "net": name,
         "order": len(H),
-        "level": found.level,
-        "negative": found.negative,
-        "zero": found.zero,
-        "positive": found.positive,
-        "eigvalsh_negative": int((values < -found.tolerance).sum()),
-        "eigvalsh_positive": int((values > found.tolerance).sum()),
+        "level": inertia.level,
+        "negative": inertia.negative,
+        "zero": inertia.zero,
+        "positive": inertia.positive,
+        "eigvalsh_negative": int((values < -inertia.tolerance).sum()),
+        "eigvalsh_positive": int((values > inertia.tolerance).sum()),
         "seconds": alternate(works, rounds),
     }
 
@@ -57,9 +57,9 @@ def parts() -> list[Part]:
     ]
 
 
-def lines(found: Mapping[str, Numbers]) -> Iterator[Line]:
+def lines(results: Mapping[str, Numbers]) -> Iterator[Line]:
     """Row 4."""
-    for part, numbers in found.items():
+    for part, numbers in results.items():
         seconds = {work: s["median"] for work, s in numbers["seconds"].items()}
         same = (numbers["negative"], numbers["positive"]) == (
             numbers["eigvalsh_negative"],
@@ -67,12 +67,12 @@ def lines(found: Mapping[str, Numbers]) -> Iterator[Line]:
         )
         counts = f"n₋ = {numbers['negative']}, n₊ = {numbers['positive']}, {'as' if same else 'not as'} by eigvalsh"
         times = {work: seconds["eigvalsh"] / s for work, s in seconds.items()}
-        told = f"{times['landscape']:.2f}× ({seconds['landscape']:.3g} s against {seconds['eigvalsh']:.3g} s); "
-        told += f"n₋ alone {times['the index alone']:.2f}× ({seconds['the index alone']:.3g} s); "
-        told += f"{numbers['level']}, {counts}"
+        result = f"{times['landscape']:.2f}× ({seconds['landscape']:.3g} s against {seconds['eigvalsh']:.3g} s); "
+        result += f"n₋ alone {times['the index alone']:.2f}× ({seconds['the index alone']:.3g} s); "
+        result += f"{numbers['level']}, {counts}"
         met = times["landscape"] >= TARGET and same and numbers["level"] == "certified"
         what = f"n₋, n₀ and n₊ of H_[E,W], {numbers['net']}, n = {numbers['order']:,}"
-        yield Line("4", what, f"≥ {TARGET:g}×, certified", told, met, part)
+        yield Line("4", what, f"≥ {TARGET:g}×, certified", result, met, part)
 
 
 if __name__ == "__main__":

@@ -34,22 +34,22 @@ VERSIONS = (
 
 def write(docs: Path, results: Path = RESULTS) -> None:
     """Write performance.md into a folder."""
-    found = {name: load(name, results) for name in (*SCRIPTS, GPU)}
-    places = list(dict.fromkeys(key for one in found.values() for key in one["environments"]))
+    files = {name: load(name, results) for name in (*SCRIPTS, GPU)}
+    places = list(dict.fromkeys(key for one in files.values() for key in one["environments"]))
     tables = {"waits": [WAITS], "compared": [COMPARED]}
     for name, script in SCRIPTS.items():
-        parts = {p.name: found[name]["parts"][p.name] for p in script.parts() if p.name in found[name]["parts"]}
+        parts = {p.name: files[name]["parts"][p.name] for p in script.parts() if p.name in files[name]["parts"]}
         for line in sorted(script.lines(parts), key=lambda line: line.row):
             at = 1 + places.index(parts[line.part]["environment"])
             busy = ", busy" * (parts[line.part].get("elsewhere", 0) > BUSY and line.part not in ("test", "ci"))
             tables["waits" if line.row == "waits" else "compared"].append(_row(line, f"{at}{busy}"))
-    for fields in found[GPU].get("lines", []):
-        at = 1 + places.index(next(iter(found[GPU]["environments"])))
+    for fields in files[GPU].get("lines", []):
+        at = 1 + places.index(next(iter(files[GPU]["environments"])))
         tables["compared"].append(_row(Line(**fields), str(at)))
     template = (Path(__file__).parent / "performance.md").read_text(encoding="utf-8")
     gpu = (
         ""
-        if found[GPU].get("lines")
+        if files[GPU].get("lines")
         else "**No row was run on a GPU:** `python benchmarks/gpu.py` measures some there."
     )
     text = template.format(
@@ -57,7 +57,7 @@ def write(docs: Path, results: Path = RESULTS) -> None:
         compared="\n".join(tables["compared"]),
         gpu=gpu,
         busy=f"{BUSY:.0%}",
-        runs=_environments(found, places),
+        runs=_environments(files, places),
     )
     (docs / "performance.md").write_text(text, encoding="utf-8")
 
@@ -67,14 +67,14 @@ COMPARED = "| what is compared | target | measured | | run |\n|---|---|---|---|-
 
 
 def _row(line: Line, at: str) -> str:
-    return f"| {line.what} | {line.target} | {line.found} | {MARKS[line.met]} | {at} |"
+    return f"| {line.what} | {line.target} | {line.result} | {MARKS[line.met]} | {at} |"
 
 
-def _environments(found: Mapping[str, Any], places: list[str]) -> str:
+def _environments(files: Mapping[str, Any], places: list[str]) -> str:
     """One line per machine and code."""
     lines = ["| run | code | machine | versions |", "|---|---|---|---|"]
     for number, key in enumerate(places, start=1):
-        e = next(f["environments"][key] for f in found.values() if key in f["environments"])
+        e = next(f["environments"][key] for f in files.values() if key in f["environments"])
         dirty = " with changes" if e.get("git_dirty") else ""
         versions = ", ".join(f"{k.removesuffix('_version')} {e[k]}" for k in VERSIONS if k in e)
         lines.append(f"| {number} | {e['git_commit'][:10]}{dirty} | {e['machine']} | {versions} |")

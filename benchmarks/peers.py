@@ -152,16 +152,16 @@ class Case:
         gradient = flat([net.get_parameter(theirs).grad for theirs in USER_NAMES.values()])
         ours, v = objective.gradient(self.params), exact.probe()[:, 0]
         Hv = exact.landscape() @ v
-        found = {
+        errors = {
             "loss": abs(float(loss.detach()) / objective.value(self.params) - 1),
             "gradient": relative(gradient, flat([ours[n] for n in ALL])),
             "PyHessian product": relative(exact.pyhessian_product()(v), Hv),
             "curvlinops product": relative(exact.curvlinops() @ v, Hv),
             "hessian-eigenthings product": relative(exact.eigenthings().matvec(v), Hv),
         }
-        wrong = {what: error for what, error in found.items() if error > TOLERANCE}
+        wrong = {what: error for what, error in errors.items() if error > TOLERANCE}
         assert not wrong, f"the user's network is not ours: {wrong}"
-        return found
+        return errors
 
 
 def flat(pieces: Sequence[Tensor]) -> Tensor:
@@ -169,9 +169,9 @@ def flat(pieces: Sequence[Tensor]) -> Tensor:
     return torch.cat([piece.reshape(-1) for piece in pieces])
 
 
-def relative(found: Tensor, expected: Tensor) -> float:
+def relative(actual: Tensor, expected: Tensor) -> float:
     """|found - expected| / |expected|."""
-    return float((found.double() - expected).norm() / expected.norm())
+    return float((actual.double() - expected).norm() / expected.norm())
 
 
 def trained(config: TrainConfig, steps: Sequence[int]) -> RunReader:

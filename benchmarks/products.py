@@ -74,31 +74,31 @@ def parts() -> list[Part]:
     return [Part(f"{n} {d}", work, slow=(n, d) != ("quick", "float64")) for (n, d), work in works.items()]
 
 
-def lines(found: Mapping[str, Numbers]) -> Iterator[Line]:
+def lines(results: Mapping[str, Numbers]) -> Iterator[Line]:
     """Rows 1 and 2."""
-    for part, numbers in found.items():
+    for part, numbers in results.items():
         seconds = {tool: s["median"] for tool, s in numbers["seconds"].items()}
         own = seconds["landscape"]
         what = f"one product, {numbers['preset']}, {numbers['dtype']}"
         for tool, target in TARGETS.items():
             ratio = seconds[tool] / own
-            told = f"{ratio:.2f}× ({1e3 * own:.3g} ms against {1e3 * seconds[tool]:.3g} ms)"
-            yield Line("1", f"{what}, {tool}", f"≥ {target:g}×", told, ratio >= target, part)
+            result = f"{ratio:.2f}× ({1e3 * own:.3g} ms against {1e3 * seconds[tool]:.3g} ms)"
+            yield Line("1", f"{what}, {tool}", f"≥ {target:g}×", result, ratio >= target, part)
         if numbers["preset"] != "paper":
             continue
         share = own / seconds["GEMMs alone"]
-        told = (
+        result = (
             f"{share:.2f}×, {1 / share:.0%} of the limit "
             f"({numbers['flops'] / 1e9:.3g} GFLOP in {1e3 * seconds['GEMMs alone']:.3g} ms)"
         )
-        yield Line("1", f"{what}, its GEMMs alone", f"≤ {LIMIT:g}×", told, share <= LIMIT, part)
-    for part, numbers in found.items():
+        yield Line("1", f"{what}, its GEMMs alone", f"≤ {LIMIT:g}×", result, share <= LIMIT, part)
+    for part, numbers in results.items():
         if numbers["dtype"] != "float64":
             continue
         at_once, single = (numbers["seconds_of_sixteen"][w]["median"] for w in ("at once", "one by one"))
-        told = f"{single / at_once:.2f}× ({1e3 * at_once:.3g} ms against {1e3 * single:.3g} ms)"
+        result = f"{single / at_once:.2f}× ({1e3 * at_once:.3g} ms against {1e3 * single:.3g} ms)"
         what = f"{MANY} products at once, {numbers['preset']}, against one by one"
-        yield Line("2", what, f"≥ {TOGETHER:g}×", told, single / at_once >= TOGETHER, part)
+        yield Line("2", what, f"≥ {TOGETHER:g}×", result, single / at_once >= TOGETHER, part)
 
 
 if __name__ == "__main__":

@@ -48,19 +48,19 @@ def single(name: str, threads: int, rounds: int) -> Numbers:
     """Alternate the three loops, so that other load affects all of them."""
     torch.set_num_threads(threads)
     config = dataclasses.replace(preset(name), steps=STEPS[name], stop_test_accuracy=None)
-    taken: dict[str, list[float]] = {"plain": [], "plain_fused": [], "landscape": []}
+    seconds: dict[str, list[float]] = {"plain": [], "plain_fused": [], "landscape": []}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "run.h5"
         for _ in range(rounds):
-            taken["plain"].append(timed(lambda: plain_loop(config, fused=False))[0])
-            taken["plain_fused"].append(timed(lambda: plain_loop(config, fused=True))[0])
-            taken["landscape"].append(timed(lambda: train(config, path, overwrite=True, quiet=True))[0])
+            seconds["plain"].append(timed(lambda: plain_loop(config, fused=False))[0])
+            seconds["plain_fused"].append(timed(lambda: plain_loop(config, fused=True))[0])
+            seconds["landscape"].append(timed(lambda: train(config, path, overwrite=True, quiet=True))[0])
     return {
         "preset": name,
         "threads": threads,
         "steps": config.steps,
         "rounds": rounds,
-        "steps_per_second": {n: config.steps / statistics.median(t) for n, t in taken.items()},
+        "steps_per_second": {n: config.steps / statistics.median(t) for n, t in seconds.items()},
     }
 
 
@@ -92,21 +92,21 @@ def parts() -> list[Part]:
     ]
 
 
-def lines(found: Mapping[str, Numbers]) -> Iterator[Line]:
+def lines(results: Mapping[str, Numbers]) -> Iterator[Line]:
     """Steps per second beside the plain loop, and the ensemble."""
-    for part, numbers in found.items():
+    for part, numbers in results.items():
         if part == "ensemble":
             together, apiece = (numbers["seconds"][how] for how in ("ensemble", "a_core_each"))
-            told = f"{apiece / together:.1f}× ({together:.0f} s against {apiece:.0f} s)"
+            result = f"{apiece / together:.1f}× ({together:.0f} s against {apiece:.0f} s)"
             what = f"--seeds {numbers['members']}, quick, against as many runs a core each"
-            yield Line("9", what, "≥ 3×", told, apiece >= 3 * together, part)
+            yield Line("9", what, "≥ 3×", result, apiece >= 3 * together, part)
             continue
         rate = numbers["steps_per_second"]
         times = rate["landscape"] / rate["plain"]
-        told = f"{times:.2f}× ({rate['landscape']:.0f} steps/s against {rate['plain']:.0f})"
-        yield Line("8", f"training, {part}, files and metrics included, plain loop", "≥ 2×", told, times >= 2, part)
-        told = f"{rate['landscape'] / rate['plain_fused']:.2f}× (against {rate['plain_fused']:.0f} steps/s)"
-        yield Line("8", f"training, {part}, plain loop with fused Adam", "–", told, None, part)
+        result = f"{times:.2f}× ({rate['landscape']:.0f} steps/s against {rate['plain']:.0f})"
+        yield Line("8", f"training, {part}, files and metrics included, plain loop", "≥ 2×", result, times >= 2, part)
+        result = f"{rate['landscape'] / rate['plain_fused']:.2f}× (against {rate['plain_fused']:.0f} steps/s)"
+        yield Line("8", f"training, {part}, plain loop with fused Adam", "–", result, None, part)
 
 
 if __name__ == "__main__":

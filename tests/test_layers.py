@@ -64,28 +64,28 @@ def suite() -> list[Path]:
 
 def imports(path: Path, for_types: bool = True) -> set[str]:
     """Every module of landscape that a file imports, wherever in the file; for_types: those for type checkers, too."""
-    found: set[str] = set()
+    modules: set[str] = set()
     tree = ast.parse(path.read_text())
     if not for_types:
         tree.body = [n for n in tree.body if not (isinstance(n, ast.If) and ast.unparse(n.test) == "TYPE_CHECKING")]
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("landscape"):
             names = {f"{node.module}.{a.name}" for a in node.names}
-            found |= {n for n in names if (ROOT / (n.replace(".", "/") + ".py")).exists()} or {node.module}
+            modules |= {n for n in names if (ROOT / (n.replace(".", "/") + ".py")).exists()} or {node.module}
         elif isinstance(node, ast.Import):
-            found |= {a.name for a in node.names if a.name.startswith("landscape.")}
-    return found - {"landscape"}
+            modules |= {a.name for a in node.names if a.name.startswith("landscape.")}
+    return modules - {"landscape"}
 
 
 def outside(path: Path) -> set[str]:
     """Top-level names of all packages that a file imports."""
-    found = set()
+    packages = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            found |= {a.name.split(".")[0] for a in node.names}
+            packages |= {a.name.split(".")[0] for a in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
-            found.add(node.module.split(".")[0])
-    return found
+            packages.add(node.module.split(".")[0])
+    return packages
 
 
 def test_modules_of_tests_have_names_of_their_own() -> None:

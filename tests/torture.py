@@ -101,10 +101,10 @@ def main() -> int:
             faults.kill_analysis(folder, truth, args.kills * 3 // 10),
         ]
     said = fuzzing.communicate()[0]
-    found = re.search(r"(\d+) examples: .*; (\d+) served wrong or harmful", said)
-    assert found, said
+    match = re.search(r"(\d+) examples: .*; (\d+) served wrong or harmful", said)
+    assert match, said
     print(said, file=sys.stderr)
-    examples, harmful = map(int, found.groups())
+    examples, harmful = map(int, match.groups())
     tallies.append(faults.Tally(f"fuzzing of the readers, {args.fuzz / 60:.0f} minutes", examples, wrong=harmful))
     for tally in tallies:
         print(tally)

@@ -33,17 +33,17 @@ def test_a_row_a_step_and_block(printed: Callable[..., Rows], run_file: Path, tm
     out = tmp_path / "h.h5"
     options = ("--steps", "0", "--blocks", "W", "E,W", "--device", "cpu", "--out", out, "--quiet")
     rows = printed("hessian", run_file, *options)
-    found = HessianReader(out)
-    assert [(row["step"], row["block"]) for row in rows] == [("0", block) for block in found.blocks]
-    assert [float(row["grad_norm"]) for row in rows] == found.row(0)["grad_norm"].tolist()
+    reader = HessianReader(out)
+    assert [(row["step"], row["block"]) for row in rows] == [("0", block) for block in reader.blocks]
+    assert [float(row["grad_norm"]) for row in rows] == reader.row(0)["grad_norm"].tolist()
 
 
 def test_a_row_a_step_of_the_geometry(printed: Callable[..., Rows], run_file: Path) -> None:
     rows = printed("geometry", run_file, "--device", "cpu", "--quiet")
     with landscape.open(run_file.with_name("run.geometry.h5")) as file:
-        found = file.to_xarray()
-        assert [int(row["step"]) for row in rows] == found["step"].values.tolist()
-        assert [float(row["pls_q2"]) for row in rows] == found["pls_q2"].values.tolist()
+        data = file.to_xarray()
+        assert [int(row["step"]) for row in rows] == data["step"].values.tolist()
+        assert [float(row["pls_q2"]) for row in rows] == data["pls_q2"].values.tolist()
 
 
 def test_a_row_a_run(printed: Callable[..., Rows], tmp_path: Path) -> None:

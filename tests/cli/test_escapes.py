@@ -109,11 +109,11 @@ def test_report(
     assert not RAW.search(capsys.readouterr().out)
     page = (tmp_path / "r" / "report.html").read_text()
     assert not RAW.search(page)
-    found = Page(page)
-    assert "b" not in found.tags
+    report = Page(page)
+    assert "b" not in report.tags
     assert "owned" in page
     assert len(re.findall("<script|</script", page)) == 2
-    assert all(re.fullmatch(r"#[\w-]+|figures/\w+\.(svg|csv)|data:image/png;base64,\S*", link) for link in found.links)
+    assert all(re.fullmatch(r"#[\w-]+|figures/\w+\.(svg|csv)|data:image/png;base64,\S*", link) for link in report.links)
     for path in (tmp_path / "r" / "figures").glob("*.csv"):
         for row in csv.reader(io.StringIO(path.read_text())):
             assert not RAW.search("".join(row))
@@ -203,9 +203,9 @@ def expect_json(capsys: pytest.CaptureFixture[str]) -> Callable[[list[str], int 
     """Run a command, whose stdout must be one document of JSON as its standard has it."""
 
     def check(argv: list[str], code: int | None) -> object:
-        found = cli.run(argv)
+        status = cli.run(argv)
         captured = capsys.readouterr()
-        assert found == code or code is None and found in (0, 1, 3), captured.err
+        assert status == code or code is None and status in (0, 1, 3), captured.err
         return strict(captured.out)
 
     return check

@@ -37,7 +37,7 @@ def test_they_are_refused(
     argv = [word.format(path) for word in OPTIONS[option]]
     error = "has more than " if kind == "file" else "is a pipe"
     assert_refused(argv, 2 if kind == "file" else 1, f"{path} {error}", "")
-    assert {found.name for found in tmp_path.iterdir()} <= {"run.h5", "input.py"}
+    assert {each.name for each in tmp_path.iterdir()} <= {"run.h5", "input.py"}
 
 
 def test_a_text_of_one_word(tmp_path: Path, assert_refused: Refusal, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,7 +62,7 @@ def test_code_that_ends_the_program(place: str, line: str, users_run: Path, caps
         text = text.replace("torch.nn.Sequential(torch", "Ends(torch")
     else:
         text = text.replace("x, y, blocks", "x, y, loss, blocks")
-    number = next(i for i, found in enumerate(text.splitlines(), 1) if line in found)
+    number = next(i for i, row in enumerate(text.splitlines(), 1) if line in row)
     Path("mine.py").write_text(text)
     assert cli.run(HESSIAN) == 1
     said = capsys.readouterr().err.splitlines()[-2:]

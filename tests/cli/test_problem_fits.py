@@ -139,7 +139,7 @@ def test_tied_parameters_under_their_other_name(beside_the_user: None) -> None:
     model = foreign.executed(TIED)["Tied"]()
     torch.save(model.state_dict(), "torch-7.pt")
     save_model(model, "safe-7.safetensors")
-    found = []
+    rows = []
     for name, kept in (("torch-7.pt", "tok.weight"), ("safe-7.safetensors", "head.weight")):
         out = Path(name).with_suffix(".h5")
         import_checkpoints([name], out, quiet=True)
@@ -148,9 +148,9 @@ def test_tied_parameters_under_their_other_name(beside_the_user: None) -> None:
         own = ["--run", str(out), "--problem", "mine.py:problem"]
         assert cli.run(["hessian", *own, "--quiet", "--blocks", "ends", "tok", "all", "--verify"]) == 0
         assert cli.run(["critical", *own, "--step", "7", "--search-hvps", "5", "--quiet", "--blocks", "tok"]) in (0, 3)
-        found.append(HessianReader(out.with_name(f"{out.stem}.hessian.h5")).row(7))
+        rows.append(HessianReader(out.with_name(f"{out.stem}.hessian.h5")).row(7))
     for quantity in ("eigenvalues", "inertia", "operator_norm"):
-        np.testing.assert_array_equal(found[0][quantity], found[1][quantity])
+        np.testing.assert_array_equal(rows[0][quantity], rows[1][quantity])
 
 
 def test_tied_parameters_of_which_a_file_holds_both(beside_the_user: None, capsys: pytest.CaptureFixture[str]) -> None:

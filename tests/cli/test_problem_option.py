@@ -51,16 +51,16 @@ NAMES = {
 @pytest.mark.parametrize("problem", ["mine:problem", "mine.py:problem"])
 def test_a_users_network_is_measured(problem: str, users_run: Path) -> None:
     """Eigenvalues and index of every block are those of the dense Hessian; blocks by name, parameter and pattern."""
-    wanted = list(NAMES)
-    assert cli.run(["hessian", "run.h5", "--problem", problem, "--steps", "all", "--blocks", *wanted]) == 0
-    found = HessianReader(users_run.with_name("run.hessian.h5"))
-    assert found.steps == [0, 5, 9]
-    assert found.blocks == wanted
-    assert found.pairs == ["first,last", "*.bias,0.weight"]
-    assert found.attrs["problem"] == problem
-    for step in found.steps:
-        row = found.row(step)
-        for i, block in enumerate(wanted):
+    blocks = list(NAMES)
+    assert cli.run(["hessian", "run.h5", "--problem", problem, "--steps", "all", "--blocks", *blocks]) == 0
+    reader = HessianReader(users_run.with_name("run.hessian.h5"))
+    assert reader.steps == [0, 5, 9]
+    assert reader.blocks == blocks
+    assert reader.pairs == ["first,last", "*.bias,0.weight"]
+    assert reader.attrs["problem"] == problem
+    for step in reader.steps:
+        row = reader.row(step)
+        for i, block in enumerate(blocks):
             values = torch.linalg.eigvalsh(dense(users_run, step, NAMES[block])).numpy()
             k = min(10, len(values))
             scale = np.abs(values).max()

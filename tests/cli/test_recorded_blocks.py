@@ -45,8 +45,8 @@ def test_recorded_blocks_are_measured(
 ) -> None:
     """Those of the file by default, those of the command line or of the problem where they name some."""
     assert cli.run(["hessian", "run.h5", "--problem", problem, "--quiet", *more]) == 0
-    found = HessianReader(run.with_name("run.hessian.h5"))
-    assert (found.blocks, found.pairs) == (blocks, pairs)
+    reader = HessianReader(run.with_name("run.hessian.h5"))
+    assert (reader.blocks, reader.pairs) == (blocks, pairs)
 
 
 @pytest.mark.slow

@@ -53,20 +53,20 @@ def test_masses_say_that_there_are_more(tiny_hessian: HessianReader, monkeypatch
 def test_the_lowest_eigenvalue_of_a_pair_is_starred_as_beside_its_block(tmp_path: Path, tiny_run: Path) -> None:
     """Few products, with which no search converges."""
     few = {"steps": "0", "blocks": ("E,W",), "method": "lanczos", "k": 1, "max_hvps": 5, "probes": 2}
-    found = analyse(tiny_run, HessianConfig(**few, device="cpu"), tmp_path / "few.hessian.h5", quiet=True)
-    for table, title in ((by_block(found), "lambda_min"), (by_step(found), "lmin(E,W)")):
+    reader = analyse(tiny_run, HessianConfig(**few, device="cpu"), tmp_path / "few.hessian.h5", quiet=True)
+    for table, title in ((by_block(reader), "lambda_min"), (by_step(reader), "lmin(E,W)")):
         assert table[1][table[0].index(title)].endswith("*")
 
 
 def test_the_curvature_ratio_is_starred_as_its_blocks(tmp_path: Path, tiny_run: Path) -> None:
     """Where W alone has not converged, and not where another block has not; a dash has no star."""
     few = {"steps": "0", "method": "lanczos", "k": 1, "max_hvps": 5, "probes": 2, "device": "cpu"}
-    found = analyse(tiny_run, HessianConfig(**few, blocks=("E", "W")), tmp_path / "few.hessian.h5", quiet=True)
+    reader = analyse(tiny_run, HessianConfig(**few, blocks=("E", "W")), tmp_path / "few.hessian.h5", quiet=True)
     for which, blocks, star in ((0, ["E", "W"], True), (1, ["E", "W"], True), (1, ["E", "V"], False)):
-        found.row(0)["converged"][:] = 1
-        found.row(0)["converged"][which, 1, 0] = 0
-        found.blocks[:] = blocks
-        titles, cells = by_step(found)
+        reader.row(0)["converged"][:] = 1
+        reader.row(0)["converged"][which, 1, 0] = 0
+        reader.blocks[:] = blocks
+        titles, cells = by_step(reader)
         assert cells[titles.index("curv. ratio")].endswith("*") == star
     alone = analyse(tiny_run, HessianConfig(**few, blocks=("E",)), tmp_path / "E.hessian.h5", quiet=True)
     assert "*" not in {cell for line in by_step(alone) for cell in line}

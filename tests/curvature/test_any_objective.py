@@ -172,21 +172,21 @@ def intended(case: dict[str, Any], batches: list[tuple[Tensor, Tensor]], point: 
 def examine(case: dict[str, Any]) -> str:
     """Build the operator of a float32 module; "refused" with words and a hint, or "right"."""
     torch.manual_seed(0)
-    net, given = Net(MIDDLES[case["middle"]][0], case["ending"]), case["given"]
+    net, params = Net(MIDDLES[case["middle"]][0], case["ending"]), case["params"]
     x, y = torch.randn(N, WIDTH), LABELS[case["target"]]
     every = {n: p.detach().double() for n, p in net.named_parameters()}
-    point = {n: p for n, p in every.items() if given != "trainable" or n != "a.weight"}
+    point = {n: p for n, p in every.items() if params != "trainable" or n != "a.weight"}
     wrong = {
         "misspelt": {"a.wieght": every["a.weight"]},
         "complex": {"b.bias": every["b.bias"] + 0j},
         "NaN": {"b.bias": every["b.bias"] * torch.nan},
         "integer": {"b.bias": every["b.bias"].long()},
-    }.get(given, {})
+    }.get(params, {})
     batches = list(zip(x.split(case["batches"]), y.split(case["batches"]), strict=True))
     data = batches if len(batches) > 1 else batches[0]
     try:
         objective = Objective(net, data, loss=LOSSES[case["loss"]][0], chunk_size=case["chunk_size"])
-        found = HessianOperator(objective, {**point, **wrong}).dense()
+        matrix = HessianOperator(objective, {**point, **wrong}).dense()
     except LandscapeError as error:
         return "refused" if error.hint else "without a hint"
     assert not wrong
@@ -195,9 +195,9 @@ def examine(case: dict[str, Any]) -> str:
     if expected is None:
         # The cross-entropy of one class is 0 whatever it is given.
         assert case["ending"] == "column"
-        assert not found.any()
+        assert not matrix.any()
         return "right"
-    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9 * float(expected.abs().max()))
+    torch.testing.assert_close(matrix, expected, rtol=1e-9, atol=1e-9 * float(expected.abs().max()))
     return "right"
 
 
@@ -206,12 +206,12 @@ AXES: dict[str, list[Any]] = {
     "ending": ["classes", "column", "numbers", "tuple", "tokens"],
     "loss": list(LOSSES),
     "target": list(LABELS),
-    "given": ["all", "trainable", "misspelt", "complex", "NaN", "integer"],
+    "params": ["all", "trainable", "misspelt", "complex", "NaN", "integer"],
     "chunk_size": [None, 1, 2, 4, 20],
     "batches": [[N], [4, 5], [6, 1, 2]],
 }
 SOUND = [
-    {"middle": "tanh", "ending": ending, "loss": loss, "target": target, "given": "all"}
+    {"middle": "tanh", "ending": ending, "loss": loss, "target": target, "params": "all"}
     for ending, losses, targets in (
         ("classes", ("ours", "smoothed", "float32"), ("labels", "int32 labels", "labels with -100")),
         ("classes", ("torch", "torch mean", "torch sum", "mean module"), ("labels", "labels with -100", "soft labels")),
@@ -261,5 +261,5 @@ def test_sound_objectives_are_right(case: dict[str, Any], batches: list[int], ch
 @pytest.mark.parametrize("batches", [[N], [4, 5]])
 def test_batches_are_units(case: dict[str, Any], batches: list[int]) -> None:
     """What ties the samples of a batch, or takes a derivative or computes again within, is as it is in training."""
-    whole = {"ending": "classes", "target": "labels", "given": "all", "batches": batches, "chunk_size": None}
+    whole = {"ending": "classes", "target": "labels", "params": "all", "batches": batches, "chunk_size": None}
     assert examine({**case, **whole}) == "right"

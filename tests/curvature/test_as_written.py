@@ -143,8 +143,8 @@ def test_as_written(name: str) -> None:
         if slope.requires_grad
     ]  # fmt: skip
     torch.testing.assert_close(objective.value(dict(model.named_parameters())), value.item(), rtol=1e-12, atol=0)
-    found = hessian @ torch.eye(len(rows)).double()
-    torch.testing.assert_close(found, torch.stack(rows), rtol=0, atol=1e-12 * float(found.norm()))
+    columns = hessian @ torch.eye(len(rows)).double()
+    torch.testing.assert_close(columns, torch.stack(rows), rtol=0, atol=1e-12 * float(columns.norm()))
     index = saddle_index(hessian)
     assert index.level == "certified"
     assert index.negative == int((torch.linalg.eigvalsh(torch.stack(rows)) < -index.tolerance).sum())

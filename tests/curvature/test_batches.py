@@ -58,13 +58,13 @@ def test_batches_of_any_form(form: str, several: bool) -> None:
     }
     data = [made[form](x, y) for x, y in parts]
     of_graph = {"loss": lambda model, batch: F.cross_entropy(model(vars(batch)), batch.y)} if form == "graph" else {}
-    found = hessian(Objective(module, data if several else data[0], **of_graph), module)
+    matrix = hessian(Objective(module, data if several else data[0], **of_graph), module)
 
     def value(call: Callable[..., Any]) -> Tensor:
         sums = [F.cross_entropy(call(x.double(), edges), y, reduction="sum") for x, y in parts]
         return torch.stack(sums).sum() / sum(int((y >= 0).sum()) for _, y in parts)
 
-    assert_close(found, dense(module, value), rtol=1e-10, atol=1e-12)
+    assert_close(matrix, dense(module, value), rtol=1e-10, atol=1e-12)
 
 
 class Stateful(nn.Module):
@@ -88,16 +88,16 @@ def test_a_model_with_a_batch_size_of_its_own() -> None:
     refused(lambda: hessian(Objective(module, X, Y, chunk_size=5), module), "the model fails", "takes a list of such")
 
 
-@pytest.mark.parametrize("given", [{"size_average": False}, {"reduce": False}, {"size_average": True, "reduce": True}])
+@pytest.mark.parametrize("former", [{"size_average": False}, {"reduce": False}, {"size_average": True, "reduce": True}])
 @pytest.mark.parametrize("loss", [F.cross_entropy, F.mse_loss])
 @pytest.mark.filterwarnings("ignore:size_average and reduce args will be deprecated")
-def test_former_arguments_of_torch_mean_what_they_did(loss: Any, given: dict[str, Any]) -> None:
+def test_former_arguments_of_torch_mean_what_they_did(loss: Any, former: dict[str, Any]) -> None:
     """A sum stays a sum, in a partial and within a function, whatever the batches."""
     model = nn.Linear(3, 4).double()
     y = Y if loss is F.cross_entropy else torch.eye(4).double()[Y]
     point, halves = dict(model.named_parameters()), [(X[:3], y[:3]), (X[3:], y[3:])]
-    expected = float(loss(model(X.double()), y, **given).mean().detach())
+    expected = float(loss(model(X.double()), y, **former).mean().detach())
     for data in ((X, y), halves):
-        assert Objective(model, data, functools.partial(loss, **given)).value(point) == pytest.approx(expected)
-    inner = Objective(model, (X, y), lambda z, t: loss(z, t, **given))
+        assert Objective(model, data, functools.partial(loss, **former)).value(point) == pytest.approx(expected)
+    inner = Objective(model, (X, y), lambda z, t: loss(z, t, **former))
     assert inner.value(point) == pytest.approx(expected)

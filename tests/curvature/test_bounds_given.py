@@ -40,7 +40,7 @@ def test_a_random_bound_below_what_is_proved_has_failed(monkeypatch: pytest.Monk
     """The projection has five negative eigenvalues, the run's bound was three: there is no bound then, but theory's."""
     monkeypatch.setattr(inertia, "index_bounds", lambda *_: complement.Bounds(0, 3, 1e-6, 0))
     op = Diagonal(np.r_[-np.ones(5) * np.arange(1, 6), np.linspace(0.1, 1, 95)])
-    found = saddle_index(op, method="lanczos")
-    assert (found.lower, found.upper, found.level, found.failure_probability) == (5, 100, "estimated", 0)
-    found = saddle_index(op, method="lanczos", upper=7)
-    assert (found.lower, found.upper, found.level, found.failure_probability) == (5, 7, "bracketed", 0)
+    count = saddle_index(op, method="lanczos")
+    assert (count.lower, count.upper, count.level, count.failure_probability) == (5, 100, "estimated", 0)
+    count = saddle_index(op, method="lanczos", upper=7)
+    assert (count.lower, count.upper, count.level, count.failure_probability) == (5, 7, "bracketed", 0)

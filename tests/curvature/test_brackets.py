@@ -31,13 +31,13 @@ def test_matrix_free_brackets_of_prescribed_spectra() -> None:
     """lower <= index <= upper for many spectra; equal where no eigenvalue lies near -tau; no certificate is claimed."""
     for seed in range(draws(25, 60)):
         values = drawn_spectrum(seed, 1e-3, 20)
-        found = saddle_index(MatrixOperator(matrix(values, seed)), method="lanczos", seed=seed)
-        index = true_index(values, found)
-        assert found.lower <= index <= found.upper, seed
-        assert found.level == "bracketed", seed
-        assert 0 <= found.failure_probability <= ACCEPTED
-        assert found.lower == found.upper == found.negative == index, seed
-        assert found.tolerance == pytest.approx(1e-3 * np.abs(values).max(), rel=1e-6)
+        inertia = saddle_index(MatrixOperator(matrix(values, seed)), method="lanczos", seed=seed)
+        index = true_index(values, inertia)
+        assert inertia.lower <= index <= inertia.upper, seed
+        assert inertia.level == "bracketed", seed
+        assert 0 <= inertia.failure_probability <= ACCEPTED
+        assert inertia.lower == inertia.upper == inertia.negative == index, seed
+        assert inertia.tolerance == pytest.approx(1e-3 * np.abs(values).max(), rel=1e-6)
 
 
 @pytest.mark.slow
@@ -46,10 +46,10 @@ def test_brackets_hold_with_a_continuum_across_the_tolerance(seed: int) -> None:
     """A bulk that runs smoothly through -tau: wide brackets are allowed, wrong ones are not."""
     rng = np.random.default_rng(seed)
     values = np.concatenate([rng.uniform(-0.05, 0.05, 200), rng.standard_normal(40)])
-    found = saddle_index(MatrixOperator(matrix(values, seed)), rel_tau=0.01, method="lanczos", seed=seed)
-    assert found.lower <= true_index(values, found) <= found.upper < 240
-    assert found.level == "bracketed"
-    assert 0 < found.failure_probability <= ACCEPTED
+    inertia = saddle_index(MatrixOperator(matrix(values, seed)), rel_tau=0.01, method="lanczos", seed=seed)
+    assert inertia.lower <= true_index(values, inertia) <= inertia.upper < 240
+    assert inertia.level == "bracketed"
+    assert 0 < inertia.failure_probability <= ACCEPTED
 
 
 @pytest.mark.slow
@@ -57,10 +57,10 @@ def test_a_small_budget_gives_an_estimate_and_theory_a_bound() -> None:
     """With too few products there is no upper bound but n, or one given from theory; the estimate's interval holds."""
     values = np.concatenate([np.linspace(-1, -0.01, 150), np.linspace(0.001, 1, 250)])
     operator = MatrixOperator(matrix(values))
-    found = saddle_index(operator, method="lanczos", max_hvps=60)
-    assert (found.level, found.negative, found.upper, found.failure_probability) == ("estimated", -1, 400, 0)
-    assert 0 < found.lower <= 150
-    assert found.estimate.low <= 150 <= found.estimate.high < 400
+    inertia = saddle_index(operator, method="lanczos", max_hvps=60)
+    assert (inertia.level, inertia.negative, inertia.upper, inertia.failure_probability) == ("estimated", -1, 400, 0)
+    assert 0 < inertia.lower <= 150
+    assert inertia.estimate.low <= 150 <= inertia.estimate.high < 400
     capped = saddle_index(operator, method="lanczos", max_hvps=60, upper=170)
     assert (capped.level, capped.upper, capped.failure_probability) == ("bracketed", 170, 0)
     assert capped.lower <= capped.estimate.low <= 150 <= capped.estimate.high <= 170
@@ -93,12 +93,12 @@ def test_products_of_known_error_are_refused_or_bracketed(size: float) -> None:
     refused = 0
     for method in ("dense", "lanczos"):
         try:
-            found = saddle_index(operator, rel_tau=1e-2, method=method)
+            inertia = saddle_index(operator, rel_tau=1e-2, method=method)
         except NumericsError:
             refused += 1
         else:
-            assert found.lower <= true_index(values, found) <= found.upper
-            assert found.error >= size if size > 1e-10 else found.negative == 12
+            assert inertia.lower <= true_index(values, inertia) <= inertia.upper
+            assert inertia.error >= size if size > 1e-10 else inertia.negative == 12
     assert refused == (2 if size == 2e-2 else 0)
 
 

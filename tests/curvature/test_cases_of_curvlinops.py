@@ -46,11 +46,11 @@ def mlp(inputs: int, outputs: int) -> nn.Module:
 
 def batches(sizes: tuple[int, int], x: tuple[int, ...], y: Callable[[int], Tensor], mapping: bool = False) -> Batches:
     """Two batches of unequal sizes; as mappings one is a dict and one only behaves as such."""
-    found: Batches = [(torch.rand(n, *x), y(n)) for n in sizes]
+    data: Batches = [(torch.rand(n, *x), y(n)) for n in sizes]
     if mapping:
-        (a, s), (b, t) = found
-        found = [(UserDict({"x": a}), s), ({"x": b}, t)]
-    return found
+        (a, s), (b, t) = data
+        data = [(UserDict({"x": a}), s), ({"x": b}, t)]
+    return data
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,11 +164,11 @@ def count_of(x: Any) -> int:
     return len(x) if isinstance(x, Tensor) else len(x["x"])
 
 
-def assert_equal(found: Tensor, expected: Tensor) -> None:
+def assert_equal(actual: Tensor, expected: Tensor) -> None:
     """To 1e-6 of the norm in float32 and 1e-12 in float64."""
-    assert found.dtype == expected.dtype
-    relative = 1e-6 if found.dtype == torch.float32 else 1e-12
-    assert float((found - expected).norm()) <= relative * float(expected.norm())
+    assert actual.dtype == expected.dtype
+    relative = 1e-6 if actual.dtype == torch.float32 else 1e-12
+    assert float((actual - expected).norm()) <= relative * float(expected.norm())
     assert float(expected.norm()) > 0
 
 

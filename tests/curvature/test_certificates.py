@@ -44,8 +44,8 @@ class Products(LinearOperator):
         self.shape, self.dtype, self.device = (len(at), len(at)), at.dtype, at.device
 
     def _matmat(self, vectors: Tensor) -> Tensor:
-        found = [torch.autograd.grad(self.gradient, self.at, v, retain_graph=True)[0] for v in vectors.T]
-        return torch.stack(found, dim=1)
+        columns = [torch.autograd.grad(self.gradient, self.at, v, retain_graph=True)[0] for v in vectors.T]
+        return torch.stack(columns, dim=1)
 
 
 @pytest.fixture(scope="module")
@@ -82,9 +82,9 @@ def test_the_error_of_an_assembled_matrix_covers_what_is_wrong_with_it(wrong: tu
     assert H.error == pytest.approx(float((products - products.T).norm()), rel=1e-12)
     assert 0.2 < float(torch.linalg.matrix_norm(H.matrix - true, 2)) < H.error
     op = MatrixOperator(products)
-    for found in (op.symmetric(), Deflated(op, Nothing(len(products))).symmetric()):
-        assert torch.equal(found.matrix, H.matrix)
-        assert found.error == pytest.approx(H.error, rel=1e-12)
+    for symmetric in (op.symmetric(), Deflated(op, Nothing(len(products))).symmetric()):
+        assert torch.equal(symmetric.matrix, H.matrix)
+        assert symmetric.error == pytest.approx(H.error, rel=1e-12)
     assert MatrixOperator(products).symmetric().matrix is not products
     assert MatrixOperator(H.matrix, error=0.5).symmetric().error == 0.5
 
@@ -100,9 +100,9 @@ def test_an_index_of_asymmetric_products_is_refused(method: Any, wrong: tuple[Pr
             saddle_index(op, rel_tau=1e-3, method=method)
         words = re.fullmatch(r"use tau >= (\S+) relative to \|H\|, \S+ absolute", refusal.value.hint)
         assert words is not None
-        found = saddle_index(op, rel_tau=float(words[1]), method=method)
+        inertia = saddle_index(op, rel_tau=float(words[1]), method=method)
         values = torch.linalg.eigvalsh(true)
-        assert found.lower <= int((values < -found.tolerance).sum()) <= found.upper
+        assert inertia.lower <= int((values < -inertia.tolerance).sum()) <= inertia.upper
 
 
 @pytest.mark.slow
@@ -115,25 +115,25 @@ def test_brackets_of_matrices_in_error_hold_the_true_index() -> None:
         error = torch.from_numpy(rng.standard_normal((40, 40))) * 10 ** rng.uniform(-5, -2)
         tau = 10 ** rng.uniform(-3, -1)
         try:
-            found = saddle_index(MatrixOperator(A + error), rel_tau=tau, method="dense")
+            inertia = saddle_index(MatrixOperator(A + error), rel_tau=tau, method="dense")
         except NumericsError:
             levels.append("refused")
             continue
-        index = int((torch.linalg.eigvalsh(A) < -found.tolerance).sum())
-        assert found.lower <= index <= found.upper, seed
-        levels.append(found.level)
+        index = int((torch.linalg.eigvalsh(A) < -inertia.tolerance).sum())
+        assert inertia.lower <= index <= inertia.upper, seed
+        levels.append(inertia.level)
     assert min(levels.count(level) for level in ("refused", "bracketed", "certified")) >= 4
 
 
 def test_dense_eigenvalues_state_the_asymmetry(wrong: tuple[Products, Tensor]) -> None:
     """Eigenvalues are right to residual + error, and not converged where that is more than the tolerance."""
     operator, true = wrong
-    found = eigsh(operator, 5, method="dense")
+    eigen = eigsh(operator, 5, method="dense")
     values = torch.linalg.eigvalsh(true).numpy()
-    away = np.abs(found.values - np.stack([values[:5], values[::-1][:5]]))
+    away = np.abs(eigen.values - np.stack([values[:5], values[::-1][:5]]))
     assert away.max() > 0.01
-    assert (away <= found.residuals + found.error).all()
-    assert not found.converged.any()
+    assert (away <= eigen.residuals + eigen.error).all()
+    assert not eigen.converged.any()
     good = eigsh(MatrixOperator(symmetric(20)), 5, method="dense")
     assert good.converged.all()
     assert good.error == 0

@@ -36,12 +36,12 @@ def drawn(seed: int) -> tuple[Blocks, float, list[mpmath.mpf]]:
     return blocks, tau, exact_ratios(blocks, tau)
 
 
-def assert_bounded(found: CouplingResult, true: list[mpmath.mpf]) -> Array:
+def assert_bounded(result: CouplingResult, true: list[mpmath.mpf]) -> Array:
     """Every ratio is within its error of the true one of its rank; returns how far each is."""
-    away = np.array([float(abs(mpmath.mpf(float(x)) - t)) for x, t in zip(found.ratios, true, strict=True)])
-    assert (away <= found.errors).all()
-    assert (found.distances == found.errors).all()
-    assert found.index_lower <= sum(t > 1 for t in true) <= found.index_upper
+    away = np.array([float(abs(mpmath.mpf(float(x)) - t)) for x, t in zip(result.ratios, true, strict=True)])
+    assert (away <= result.errors).all()
+    assert (result.distances == result.errors).all()
+    assert result.index_lower <= sum(t > 1 for t in true) <= result.index_upper
     return away
 
 
@@ -51,10 +51,10 @@ def test_dense_errors_bound_rounding() -> None:
     loose, relative = [], []
     for seed in range(80):
         blocks, tau, true = drawn(seed)
-        found = coupling(*(MatrixOperator(torch.from_numpy(X)) for X in blocks), tau, method="dense")
-        away = assert_bounded(found, true)
-        loose.append(found.errors[0] / max(away[0], 1e-300))
-        relative.append(found.errors[0] / found.ratios[0])
+        result = coupling(*(MatrixOperator(torch.from_numpy(X)) for X in blocks), tau, method="dense")
+        away = assert_bounded(result, true)
+        loose.append(result.errors[0] / max(away[0], 1e-300))
+        relative.append(result.errors[0] / result.ratios[0])
     assert np.median(loose) < 3000
     assert np.median(relative) < 1e-8
 
@@ -72,9 +72,9 @@ def test_dense_errors_bound_errors_of_the_blocks() -> None:
             E = rng.standard_normal(X.shape)
             E = E + E.T if X is not blocks[1] else E
             off.append(X + E / np.linalg.norm(E, 2) * 0.999 * error)
-        found = coupling(*(MatrixOperator(torch.from_numpy(X), error) for X in off), tau, method="dense")
-        away = assert_bounded(found, true)
-        least = min(least, float((found.errors / np.maximum(away, 1e-300)).min()))
+        result = coupling(*(MatrixOperator(torch.from_numpy(X), error) for X in off), tau, method="dense")
+        away = assert_bounded(result, true)
+        least = min(least, float((result.errors / np.maximum(away, 1e-300)).min()))
     assert least < 3
 
 
@@ -112,14 +112,14 @@ def test_matrix_free_errors_bound_the_ratio_of_their_rank(budget: int) -> None:
         tau = 10 ** rng.uniform(-5, -2)
         true = coupling(*map(MatrixOperator, (A, B, C)), tau, method="dense").ratios
         hidden = Hidden(B)
-        found = coupling(MatrixOperator(A), hidden, MatrixOperator(C), tau, 5, "lanczos", seed=seed, max_hvps=budget)
-        assert found.num_products == hidden.count[0]
-        away = np.abs(found.ratios - true[:5])
-        assert np.isnan(found.errors).all() or (away <= found.errors).all()
-        assert (found.ratios <= true[:5] * (1 + 1e-9)).all()
-        assert (np.abs(found.ratios[:, None] - true).min(1) <= found.distances).all()
-        known.append(not np.isnan(found.errors).any())
-        near.append(bool((away > found.distances).any()))
+        result = coupling(MatrixOperator(A), hidden, MatrixOperator(C), tau, 5, "lanczos", seed=seed, max_hvps=budget)
+        assert result.num_products == hidden.count[0]
+        away = np.abs(result.ratios - true[:5])
+        assert np.isnan(result.errors).all() or (away <= result.errors).all()
+        assert (result.ratios <= true[:5] * (1 + 1e-9)).all()
+        assert (np.abs(result.ratios[:, None] - true).min(1) <= result.distances).all()
+        known.append(not np.isnan(result.errors).any())
+        near.append(bool((away > result.distances).any()))
     assert sum(known) > (0 if budget == 150 else 30)
     if budget == 3000:
         assert not any(near)

@@ -42,15 +42,15 @@ def whitened(H_11: Tensor, H_12: Tensor, H_22: Tensor, tau: float) -> np.ndarray
     return np.linalg.svd(roots[0] @ H_12.numpy() @ roots[1], compute_uv=False)
 
 
-def assert_bounds(found: CouplingResult, true: np.ndarray) -> None:
+def assert_bounds(result: CouplingResult, true: np.ndarray) -> None:
     """Each ratio is at most the true one of its rank and within its error of it, or at least near a true one."""
-    k = len(found.ratios)
-    assert (np.diff(found.ratios) <= 0).all()
-    assert (found.ratios <= true[:k] + 1e-9 * true[0]).all()
-    assert (np.abs(found.ratios[:, None] - true).min(1) <= found.distances + 1e-9 * true[0]).all()
-    known = ~np.isnan(found.errors)
-    assert (true[:k] - found.ratios <= found.errors)[known].all()
-    assert found.index_lower == (found.ratios > 1).sum() <= (true > 1).sum() <= found.index_upper
+    k = len(result.ratios)
+    assert (np.diff(result.ratios) <= 0).all()
+    assert (result.ratios <= true[:k] + 1e-9 * true[0]).all()
+    assert (np.abs(result.ratios[:, None] - true).min(1) <= result.distances + 1e-9 * true[0]).all()
+    known = ~np.isnan(result.errors)
+    assert (true[:k] - result.ratios <= result.errors)[known].all()
+    assert result.index_lower == (result.ratios > 1).sum() <= (true > 1).sum() <= result.index_upper
 
 
 # --- matrix-free ratios ---------------------------------------------------------------------------------------
@@ -66,17 +66,17 @@ def test_ratios_are_lower_bounds_within_their_errors(seed: int, kinds: str) -> N
     first, second = (MatrixOperator if kind == "dense" else Hidden for kind in kinds.split())
     for max_hvps in (1, 200, 600, 1500, 20000):
         H = [first(parts[0]), Hidden(parts[1]), second(parts[2])]
-        found = coupling(*H, TAU, k=6, method="lanczos", seed=seed, max_hvps=max_hvps)
-        assert_bounds(found, true)
-        assert found.num_products == sum(h.count[0] for h in H if isinstance(h, Hidden))
+        result = coupling(*H, TAU, k=6, method="lanczos", seed=seed, max_hvps=max_hvps)
+        assert_bounds(result, true)
+        assert result.num_products == sum(h.count[0] for h in H if isinstance(h, Hidden))
         highest = {"free free": 100, "dense free": 60, "free dense": 40, "dense dense": 40}[kinds]
-        assert (found.tolerance, found.method, found.index_upper) == (TAU, "lanczos", highest)
-    assert found.ratios.shape == found.errors.shape == found.distances.shape == (6,)
-    assert (found.distances <= 1e-3 * found.ratios).all()
-    assert np.isnan(found.errors).all() == ("free" in kinds)
-    assert kinds != "dense dense" or (found.errors <= 2e-3 * found.ratios).all()
-    assert found.ratios[0] > 1
-    assert found.index_lower == min(6, (true > 1).sum())
+        assert (result.tolerance, result.method, result.index_upper) == (TAU, "lanczos", highest)
+    assert result.ratios.shape == result.errors.shape == result.distances.shape == (6,)
+    assert (result.distances <= 1e-3 * result.ratios).all()
+    assert np.isnan(result.errors).all() == ("free" in kinds)
+    assert kinds != "dense dense" or (result.errors <= 2e-3 * result.ratios).all()
+    assert result.ratios[0] > 1
+    assert result.index_lower == min(6, (true > 1).sum())
 
 
 @pytest.mark.slow
@@ -90,10 +90,10 @@ def test_it_begins_where_it_is_told_to(seed: int) -> None:
     def first(v0: Tensor | None, budget: int) -> float:
         """How far the largest ratio still is."""
         H = [Hidden(part) for part in parts]
-        found = coupling(*H, TAU, k=6, method="lanczos", seed=seed, max_hvps=budget, v0=v0)
-        assert_bounds(found, true)
-        assert found.num_products == sum(h.count[0] for h in H)
-        return 1 - found.ratios[0] / true[0]
+        result = coupling(*H, TAU, k=6, method="lanczos", seed=seed, max_hvps=budget, v0=v0)
+        assert_bounds(result, true)
+        assert result.num_products == sum(h.count[0] for h in H)
+        return 1 - result.ratios[0] / true[0]
 
     assert first(lowest, 1) < first(None, 1)
     for v0 in (draw(100, 3, seed=seed), lowest[:, :1].expand(-1, 3), torch.zeros(100, 2, dtype=torch.float64)):
@@ -108,9 +108,9 @@ def test_multiple_ratios_are_all_found(method: str) -> None:
     K = U * values @ V.T
     A, C = (torch.diag(torch.linspace(1, 3, n, dtype=torch.float64)) for n in (30, 50))
     B = (A.diagonal() + TAU).sqrt()[:, None] * K * (C.diagonal() + TAU).sqrt()
-    found = coupling(*(MatrixOperator(X) for X in (A, B, C)), TAU, k=6, method=method)
-    np.testing.assert_allclose(found.ratios[:6], [2, 2, 2, 2, 0.5, 0.5], rtol=1e-5)
-    assert found.index_lower == 4
+    result = coupling(*(MatrixOperator(X) for X in (A, B, C)), TAU, k=6, method=method)
+    np.testing.assert_allclose(result.ratios[:6], [2, 2, 2, 2, 0.5, 0.5], rtol=1e-5)
+    assert result.index_lower == 4
 
 
 @pytest.mark.parametrize("rank", [0, 2])
@@ -119,10 +119,10 @@ def test_a_coupling_of_low_rank_has_zero_ratios(rank: int) -> None:
     A, B, C = blocks(0)
     B = B @ torch.diag((torch.arange(60) < rank).double())
     true = coupling(*map(MatrixOperator, (A, B, C)), TAU, method="dense").ratios
-    found = coupling(*map(Hidden, (A, B, C)), TAU, k=5, method="lanczos")
-    assert found.ratios.shape == found.distances.shape == (5,)
-    np.testing.assert_allclose(found.ratios, true[:5], rtol=1e-3, atol=1e-8)
-    assert_bounds(found, true)
+    result = coupling(*map(Hidden, (A, B, C)), TAU, k=5, method="lanczos")
+    assert result.ratios.shape == result.distances.shape == (5,)
+    np.testing.assert_allclose(result.ratios, true[:5], rtol=1e-3, atol=1e-8)
+    assert_bounds(result, true)
 
 
 @pytest.mark.parametrize("kind", [Hidden, MatrixOperator])
@@ -147,11 +147,11 @@ def test_negative_curvature_that_no_search_meets_is_within_the_bracket(kind: typ
     """A direction that is decoupled from all else, and from every start, may be negative: the index counts it."""
     A, B, C = torch.eye(200).double(), torch.zeros(200, 1).double(), torch.eye(1).double()
     A[-1, -1], B[0, 0] = -0.5, 3.0
-    found = coupling(Hidden(A), Hidden(B), kind(C), TAU, method="lanczos")
+    result = coupling(Hidden(A), Hidden(B), kind(C), TAU, method="lanczos")
     index = int((torch.linalg.eigvalsh(joint_matrix(A, B, C)) < -TAU).sum())
     assert index == 2
-    assert found.index_lower <= index <= found.index_upper
-    assert found.index == -1
+    assert result.index_lower <= index <= result.index_upper
+    assert result.index == -1
 
 
 @pytest.fixture(scope="module")
@@ -173,10 +173,10 @@ def test_f0_on_a_net_by_products_alone(net: tuple[HessianOperator, list[LinearOp
     values = torch.linalg.eigvalsh(H.dense())
     assert true.index == int((values < -tau).sum()) == saddle_index(H, 1e-2, method="dense").negative > 0
     for one in (parts[0], MatrixOperator(parts[0].dense())):
-        found = coupling(one, *parts[1:], tau, k=12, method="lanczos")
-        assert_bounds(found, true.ratios)
-        np.testing.assert_allclose(found.ratios, true.ratios[:12], rtol=1e-3)
-        assert found.index_lower == min(12, true.index)
+        result = coupling(one, *parts[1:], tau, k=12, method="lanczos")
+        assert_bounds(result, true.ratios)
+        np.testing.assert_allclose(result.ratios, true.ratios[:12], rtol=1e-3)
+        assert result.index_lower == min(12, true.index)
 
 
 # --- dense ratios and brackets --------------------------------------------------------------------------------
@@ -189,26 +189,26 @@ def test_dense_brackets_equal_the_index_over_a_sweep_of_tau(seed: int) -> None:
     parts = blocks(seed)
     values = np.linalg.eigvalsh(joint_matrix(*parts).numpy())
     for tau in np.geomspace(1e-6 if seed % 2 == 0 else 1e-4, 1, 25):
-        found = coupling(*map(MatrixOperator, parts), abs_tau=tau)
+        result = coupling(*map(MatrixOperator, parts), abs_tau=tau)
         index = int((values < -tau).sum())
-        assert found.index_lower <= index <= found.index_upper
-        assert found.index == index
-        assert (found.method, found.num_products, len(found.ratios)) == ("dense", 0, 40)
-        np.testing.assert_allclose(found.ratios, whitened(*parts, tau), rtol=1e-6, atol=1e-9)
-        assert (found.errors < 1e-6).all()
+        assert result.index_lower <= index <= result.index_upper
+        assert result.index == index
+        assert (result.method, result.num_products, len(result.ratios)) == ("dense", 0, 40)
+        np.testing.assert_allclose(result.ratios, whitened(*parts, tau), rtol=1e-6, atol=1e-9)
+        assert (result.errors < 1e-6).all()
 
 
 def test_a_ratio_of_one_and_errors_of_the_matrix_are_bracketed() -> None:
     """Where rounding, or the stated error of the matrices, can move a ratio across 1 the index is a bracket."""
     eye = torch.eye(4, dtype=torch.float64)
     B = torch.diag(torch.tensor([2.0, 1.0, 0.98, 0.5], dtype=torch.float64))
-    found = coupling(*map(MatrixOperator, (eye, B, eye)), abs_tau=0.0)
-    assert (found.index_lower, found.index_upper, found.index) == (1, 2, -1)
+    result = coupling(*map(MatrixOperator, (eye, B, eye)), abs_tau=0.0)
+    assert (result.index_lower, result.index_upper, result.index) == (1, 2, -1)
     wide = coupling(*(MatrixOperator(X, error=0.03) for X in (eye, B, eye)), abs_tau=0.0)
     assert (wide.index_lower, wide.index_upper) == (1, 3)
     # Errors e of every block move a ratio kappa by e (1 + kappa) / (floor - e).
-    assert (wide.errors >= 0.03 * (1 + found.ratios)).all()
-    assert (wide.errors < 0.034 * (1 + found.ratios)).all()
+    assert (wide.errors >= 0.03 * (1 + result.ratios)).all()
+    assert (wide.errors < 0.034 * (1 + result.ratios)).all()
     low = coupling(*(MatrixOperator(X, error=0.03) for X in (eye / 4, B / 4, eye)), abs_tau=0.0)
     assert (low.errors >= 0.12 * (1 + low.ratios)).all()
     assert (low.errors < 0.16 * (1 + low.ratios)).all()
@@ -221,8 +221,8 @@ def test_the_default_tolerance_is_relative_to_the_joint_block() -> None:
     parts = blocks(2)
     norm = float(torch.linalg.matrix_norm(joint_matrix(*parts), 2))
     for method, relative in (("dense", 1e-8), ("lanczos", 1e-3)):
-        found = coupling(*map(MatrixOperator, parts), method=method, k=2)
-        assert found.tolerance == pytest.approx(relative * norm, rel=1e-2)
+        result = coupling(*map(MatrixOperator, parts), method=method, k=2)
+        assert result.tolerance == pytest.approx(relative * norm, rel=1e-2)
 
 
 # --- the joint block, norms, masses and angles ----------------------------------------------------------------
@@ -243,16 +243,16 @@ def test_masses_and_principal_angles() -> None:
     """Masses of unit vectors sum to 1; angles are SciPy's, pi/2 where a part has too few rows, 0 where it holds all."""
     sizes = [12, 3, 10]
     V = torch.linalg.qr(draw(25, 5, seed=0))[0]
-    found = masses(V, sizes)
-    np.testing.assert_allclose(found.sum(0), 1, rtol=1e-13)
-    np.testing.assert_allclose(found[1], (V[12:15] ** 2).sum(0), rtol=1e-13)
+    shares = masses(V, sizes)
+    np.testing.assert_allclose(shares.sum(0), 1, rtol=1e-13)
+    np.testing.assert_allclose(shares[1], (V[12:15] ** 2).sum(0), rtol=1e-13)
     angles = principal_angles(V, sizes)
-    assert angles.shape == found.shape == (3, 5)
+    assert angles.shape == shares.shape == (3, 5)
     for i, (a, b) in enumerate(((0, 12), (12, 15), (15, 25))):
         theirs = np.sort(scipy.linalg.subspace_angles(V.numpy(), np.eye(25)[:, a:b]))
         np.testing.assert_allclose(angles[i, : len(theirs)], theirs, atol=1e-7)
         np.testing.assert_array_equal(angles[i, len(theirs) :], np.pi / 2)
     # The squared cosines of a part add up to its mass.
-    np.testing.assert_allclose((np.cos(angles) ** 2).sum(1), found.sum(1), rtol=1e-12)
+    np.testing.assert_allclose((np.cos(angles) ** 2).sum(1), shares.sum(1), rtol=1e-12)
     inside = principal_angles(torch.eye(25, dtype=torch.float64)[:, 13:15], sizes)
     np.testing.assert_array_equal(inside, [[np.pi / 2] * 2, [0, 0], [np.pi / 2] * 2])

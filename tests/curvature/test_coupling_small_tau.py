@@ -33,14 +33,14 @@ def test_ratios_at_small_tolerances_are_right(tau: float, kind: type) -> None:
     for seed in range(12):
         blocks = rank_one(seed, tau)
         true = np.array([float(x) for x in exact_ratios(blocks, tau)])
-        found = coupling(*(kind(torch.from_numpy(X)) for X in blocks), tau, method="lanczos", max_hvps=1000)
-        assert len(found.ratios) == len(true)
-        assert found.index_lower == 0
-        assert (np.abs(found.ratios[:, None] - true).min(1) <= found.distances).all()
-        assert (found.distances[:2] <= 1e-3 + 3e-13 / tau).all()
-        assert (found.ratios <= true + 3e-13 / tau).all()
-        known = ~np.isnan(found.errors)
-        assert (np.abs(found.ratios - true) <= found.errors)[known].all()
+        result = coupling(*(kind(torch.from_numpy(X)) for X in blocks), tau, method="lanczos", max_hvps=1000)
+        assert len(result.ratios) == len(true)
+        assert result.index_lower == 0
+        assert (np.abs(result.ratios[:, None] - true).min(1) <= result.distances).all()
+        assert (result.distances[:2] <= 1e-3 + 3e-13 / tau).all()
+        assert (result.ratios <= true + 3e-13 / tau).all()
+        known = ~np.isnan(result.errors)
+        assert (np.abs(result.ratios - true) <= result.errors)[known].all()
 
 
 def test_a_tolerance_within_rounding_is_refused() -> None:
@@ -51,9 +51,9 @@ def test_a_tolerance_within_rounding_is_refused() -> None:
     assert refusal.value.hint.startswith("take a larger tolerance, above ")
     tau = 1.01 * float(refusal.value.hint.rsplit(" ", 1)[1])
     true = np.array([float(x) for x in exact_ratios(tuple(X.numpy() for X in parts), tau)])
-    found = coupling(*map(Hidden, parts), tau, method="lanczos")
-    assert (np.abs(found.ratios[:, None] - true).min(1) <= found.distances).all()
-    assert found.index_lower <= (true > 1).sum()
+    result = coupling(*map(Hidden, parts), tau, method="lanczos")
+    assert (np.abs(result.ratios[:, None] - true).min(1) <= result.distances).all()
+    assert result.index_lower <= (true > 1).sum()
 
 
 @pytest.mark.slow
@@ -71,11 +71,11 @@ def test_bounds_hold_to_rounding() -> None:
         blocks = (diagonal[0], draw(int(m), int(n), seed=seed).numpy() * 10 ** rng.uniform(-3, 2), diagonal[1])
         true = np.array(exact_ratios(blocks, tau))
         for kind in (Hidden, MatrixOperator):
-            found = coupling(*(kind(torch.from_numpy(X)) for X in blocks), tau, method="lanczos", rtol=1e-12)
-            away = np.abs(found.ratios[:, None] - true).astype(float)
-            assert (away.min(1) <= found.distances).all()
-            known = ~np.isnan(found.errors)
-            assert (away.diagonal() <= found.errors)[known].all()
+            result = coupling(*(kind(torch.from_numpy(X)) for X in blocks), tau, method="lanczos", rtol=1e-12)
+            away = np.abs(result.ratios[:, None] - true).astype(float)
+            assert (away.min(1) <= result.distances).all()
+            known = ~np.isnan(result.errors)
+            assert (away.diagonal() <= result.errors)[known].all()
 
 
 @pytest.mark.parametrize("tau", [0.0, 1e-300, 1e-16])
@@ -86,9 +86,9 @@ def test_definite_blocks_need_no_tolerance(tau: float) -> None:
     # (1 + 0.1 J)^(-1/2) = 1 + (3^(-1/2) - 1) J / 20 for the matrix J of ones.
     root = torch.eye(20).double() + (3**-0.5 - 1) / 20
     true = torch.linalg.svdvals(root @ B / 2**0.5).numpy()
-    found = coupling(*map(MatrixOperator, (A, B, C)), tau, k=3, method="lanczos")
-    assert (np.abs(found.ratios - true[:3]) <= found.distances).all()
-    assert (found.distances <= 2e-3 * found.ratios).all()
+    result = coupling(*map(MatrixOperator, (A, B, C)), tau, k=3, method="lanczos")
+    assert (np.abs(result.ratios - true[:3]) <= result.distances).all()
+    assert (result.distances <= 2e-3 * result.ratios).all()
 
 
 @pytest.mark.parametrize("kind", [Hidden, MatrixOperator])
@@ -103,8 +103,8 @@ def test_an_eigenvalue_just_above_the_tolerance(kind: type) -> None:
         true = torch.linalg.svdvals(B / (a + tau).sqrt()[:, None] / (c + tau).sqrt()).numpy()
         parts = kind(torch.diag(a)), Hidden(B), kind(torch.diag(c))
         for budget in (30, 60, 120):
-            found = coupling(*parts, tau, k=3, method="lanczos", max_hvps=budget, seed=seed)
-            assert (found.ratios <= true[:3] * (1 + 1e-9)).all()
-            assert found.index_lower <= (true > 1).sum()
+            result = coupling(*parts, tau, k=3, method="lanczos", max_hvps=budget, seed=seed)
+            assert (result.ratios <= true[:3] * (1 + 1e-9)).all()
+            assert result.index_lower <= (true > 1).sum()
             if kind is MatrixOperator:
-                assert (np.abs(found.ratios[:, None] - true).min(1) <= found.distances).all()
+                assert (np.abs(result.ratios[:, None] - true).min(1) <= result.distances).all()

@@ -38,14 +38,14 @@ def test_every_saddle_of_the_bilinear_problem_is_found_from_nearby(S: tuple[int,
     Y, W, E, sigma = balanced(S)
     objective = bilinear(Y)
     start = {"W": nearby(W, 1e-2, 1), "E": nearby(E, 1e-2, 2)}
-    found = find_critical_point(objective, start)
-    assert found.status == "critical"
-    assert found.grad_norm <= 1e-10
-    gradient = objective.gradient(found.params)
-    assert float(torch.cat([g.reshape(-1) for g in gradient.values()]).norm()) == pytest.approx(found.grad_norm)
+    point = find_critical_point(objective, start)
+    assert point.status == "critical"
+    assert point.grad_norm <= 1e-10
+    gradient = objective.gradient(point.params)
+    assert float(torch.cat([g.reshape(-1) for g in gradient.values()]).norm()) == pytest.approx(point.grad_norm)
     k, rest = W.shape[1], [i for i in range(len(sigma)) if i not in S]
     expected = (k - len(S)) * len(rest) + sum(sigma[i] > sigma[j] for j in S for i in rest)
-    index = saddle_index(HessianOperator(objective, found.params), rel_tau=1e-6)
+    index = saddle_index(HessianOperator(objective, point.params), rel_tau=1e-6)
     assert (index.negative, index.level) == (expected, "certified")
 
 
@@ -54,11 +54,11 @@ def test_an_inflection_is_gradient_flat_and_not_critical() -> None:
     """Where the slope is smallest but not zero, and the curvature zero, the search says so."""
     cubic = Objective(lambda P, x: (P["x"] ** 3 / 3 + 1e-3 * P["x"])[None], torch.zeros(1, 1), torch.zeros(1, 1),
                       loss=lambda out, _: out[:, 0])  # fmt: skip
-    found = find_critical_point(cubic, {"x": torch.tensor([0.3], dtype=torch.float64)}, max_hvps=2000)
-    assert found.status == "gradient-flat"
-    assert found.grad_norm == pytest.approx(1e-3, rel=1e-2)
-    assert abs(float(found.params["x"])) < 1e-2
-    assert found.flatness <= 1e-2
+    point = find_critical_point(cubic, {"x": torch.tensor([0.3], dtype=torch.float64)}, max_hvps=2000)
+    assert point.status == "gradient-flat"
+    assert point.grad_norm == pytest.approx(1e-3, rel=1e-2)
+    assert abs(float(point.params["x"])) < 1e-2
+    assert point.flatness <= 1e-2
 
 
 def test_a_search_that_is_stopped_is_unfinished() -> None:
@@ -67,17 +67,17 @@ def test_a_search_that_is_stopped_is_unfinished() -> None:
     start = {"W": nearby(W, 0.5, 1), "E": nearby(E, 0.5, 2)}
     assert find_critical_point(bilinear(Y), start, max_hvps=1).status == "unfinished"
     seen: list[tuple[float, int]] = []
-    found = find_critical_point(bilinear(Y), start, progress=lambda g, n: bool(seen.append((g, n))) or True)
-    assert (found.status, len(seen)) == ("unfinished", 1)
-    assert seen[0] == (found.grad_norm, found.num_products)
+    point = find_critical_point(bilinear(Y), start, progress=lambda g, n: bool(seen.append((g, n))) or True)
+    assert (point.status, len(seen)) == ("unfinished", 1)
+    assert seen[0] == (point.grad_norm, point.num_products)
 
 
 def test_a_critical_point_is_left_as_it_is() -> None:
     """No step is taken where the gradient is already zero."""
     Y, W, E, _ = balanced((0, 1))
-    found = find_critical_point(bilinear(Y), {"W": W, "E": E})
-    assert (found.status, found.iterations, found.num_products) == ("critical", 0, 0)
-    assert torch.equal(found.params["W"], W)
+    point = find_critical_point(bilinear(Y), {"W": W, "E": E})
+    assert (point.status, point.iterations, point.num_products) == ("critical", 0, 0)
+    assert torch.equal(point.params["W"], W)
 
 
 @pytest.fixture(scope="module")

@@ -89,17 +89,17 @@ NOWHERE: dict[str, Make] = {
 def test_no_critical_point_where_there_is_none(name: str) -> None:
     """At no scale of the loss and from no start."""
     for seed, c in enumerate(SCALES):
-        found, _ = searched(NOWHERE[name], c, seed)
-        assert found.status != "critical", c
-        assert found.status == "at-infinity" or name in ("linear", "curved valley")
-        assert found.remaining > 1
+        point, _ = searched(NOWHERE[name], c, seed)
+        assert point.status != "critical", c
+        assert point.status == "at-infinity" or name in ("linear", "curved valley")
+        assert point.remaining > 1
 
 
 def test_what_has_vanished_altogether_is_not_critical() -> None:
     """Where e^-x underflows neither gradient nor Hessian say anything."""
     objective, _ = NOWHERE["exponential"](1.0, 0)
-    found = find_critical_point(objective, {"x": torch.full((2,), 1e3, dtype=torch.float64)})
-    assert (found.status, found.grad_norm) == ("gradient-flat", 0.0)
+    point = find_critical_point(objective, {"x": torch.full((2,), 1e3, dtype=torch.float64)})
+    assert (point.status, point.grad_norm) == ("gradient-flat", 0.0)
 
 
 Near = Callable[[Params], float]
@@ -262,9 +262,9 @@ def test_critical_points_that_are_known(name: str) -> None:
     """Minima, saddles and degenerate ones, at each scale of the loss."""
     make, near, within = KNOWN[name]
     for seed, c in enumerate(SCALES):
-        found, _ = searched(make, c, seed)
-        assert found.status == "critical", c
-        assert near(found.params) <= within, c
+        point, _ = searched(make, c, seed)
+        assert point.status == "critical", c
+        assert near(point.params) <= within, c
 
 
 @pytest.mark.parametrize("unit", [1e-6, 1e6])
@@ -274,10 +274,10 @@ def test_units_of_the_parameters(unit: float) -> None:
     valley = lambda x: (1 - x[0]) ** 2 + 100 * (x[1] - x[0] ** 2) ** 2  # noqa: E731
     for f, status in ((tail, "at-infinity"), (valley, "critical")):
         make = function(lambda x, f=f: f(x / unit), lambda seed: unit * draw(2, seed=seed))  # type: ignore[misc]
-        found, _ = searched(make, 1.0, 1)
-        assert found.status == status
+        point, _ = searched(make, 1.0, 1)
+        assert point.status == status
         if status == "critical":
-            torch.testing.assert_close(found.params["x"], torch.full((2,), unit, dtype=torch.float64))
+            torch.testing.assert_close(point.params["x"], torch.full((2,), unit, dtype=torch.float64))
 
 
 @pytest.mark.parametrize(
@@ -286,9 +286,9 @@ def test_units_of_the_parameters(unit: float) -> None:
 )
 def test_the_index_of_a_known_saddle(make: Make, expected: int) -> None:
     """Of the point that the search ends at: of two factors k (rank - r), and pairs in the wrong order (F3)."""
-    found, (objective, _) = searched(make, 1.0, 0)
-    index = saddle_index(HessianOperator(objective, found.params), rel_tau=1e-6)
-    assert (found.status, index.negative, index.level) == ("critical", expected, "certified")
+    point, (objective, _) = searched(make, 1.0, 0)
+    index = saddle_index(HessianOperator(objective, point.params), rel_tau=1e-6)
+    assert (point.status, index.negative, index.level) == ("critical", expected, "certified")
 
 
 @pytest.mark.slow

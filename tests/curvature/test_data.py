@@ -84,13 +84,13 @@ def tagged(loss: Any = cross_entropy, tags: Any = TAGS, **settings: Any) -> Tens
             ((ragged(tags),), None),
         ],
     )
-    found = [
+    matrices = [
         hessian(Objective(module, *data, loss=lambda o, y: loss(o.logits, y), chunk_size=size, **settings), module)
         for data, size in forms
     ]
-    assert_close(found[0], found[1], rtol=1e-10, atol=1e-13)
-    assert_close(found[0], found[2], rtol=1e-10, atol=1e-13)
-    return found[0]
+    assert_close(matrices[0], matrices[1], rtol=1e-10, atol=1e-13)
+    assert_close(matrices[0], matrices[2], rtol=1e-10, atol=1e-13)
+    return matrices[0]
 
 
 def ragged(tags: Any) -> list[tuple[dict[str, Tensor], Any]]:
@@ -140,9 +140,9 @@ class OfTokens(nn.CrossEntropyLoss):
 def test_class_weights_divide_as_torch_does(tags: Tensor, smoothing: float) -> None:
     """The weighted mean of nn.CrossEntropyLoss, ignored tokens and smoothing included."""
     settings: dict[str, Any] = {"weight": classes, "label_smoothing": smoothing}
-    found = tagged(OfTokens(reduction="none", **settings), tags)
+    matrix = tagged(OfTokens(reduction="none", **settings), tags)
     plain = nn.CrossEntropyLoss(**settings).double()
-    assert_close(found, expected_of(lambda z: plain(z, tags.flatten())), rtol=1e-9, atol=1e-12)
+    assert_close(matrix, expected_of(lambda z: plain(z, tags.flatten())), rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.slow
@@ -153,13 +153,13 @@ def test_a_mask_beside_the_targets(mask: Tensor) -> None:
     def loss(z: Tensor, y: dict[str, Tensor]) -> Tensor:
         return (cross_entropy(z, y["tags"]) * y["mask"]).sum() / y["mask"].sum()
 
-    found = tagged(loss, {"tags": TAGS, "mask": mask}, weight=lambda batch: batch[1]["mask"].sum())
+    matrix = tagged(loss, {"tags": TAGS, "mask": mask}, weight=lambda batch: batch[1]["mask"].sum())
     flat = mask.double().flatten()
 
     def value(z: Tensor) -> Tensor:
         return (F.cross_entropy(z, TAGS.flatten(), reduction="none") * flat).sum() / flat.sum()
 
-    assert_close(found, expected_of(value), rtol=1e-9, atol=1e-12)
+    assert_close(matrix, expected_of(value), rtol=1e-9, atol=1e-12)
 
 
 def test_tuples_and_their_order() -> None:

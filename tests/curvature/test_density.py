@@ -147,15 +147,15 @@ def test_a_small_matrix_has_an_exact_rule() -> None:
 def test_dense_density_is_the_smoothed_spectrum(name: str) -> None:
     """A sum of normal densities of width bandwidth * |H| over [-|H|, |H|]; it integrates to 1, without error."""
     values = np.zeros(300) if name == "zero" else spectra(300)[name]
-    found = spectral_density(MatrixOperator(matrix(values)), bandwidth=0.02, points=700)
+    result = spectral_density(MatrixOperator(matrix(values)), bandwidth=0.02, points=700)
     norm = np.abs(values).max()
-    assert found.width == pytest.approx(0.02 * norm if norm else 0.02, rel=1e-12)
-    expected = scipy.stats.norm.pdf(found.grid[:, None], values[None], found.width).mean(1)
-    np.testing.assert_allclose(found.density, expected, atol=1e-9 * expected.max())
-    assert np.trapezoid(found.density, found.grid) == pytest.approx(1, abs=1e-3)
-    np.testing.assert_allclose(found.grid[[0, -1]], np.array([-1, 1]) * (norm + 4 * found.width), rtol=1e-12)
-    assert not found.standard_error.any()
-    assert (found.num_products, len(found.grid)) == (0, 700)
+    assert result.width == pytest.approx(0.02 * norm if norm else 0.02, rel=1e-12)
+    expected = scipy.stats.norm.pdf(result.grid[:, None], values[None], result.width).mean(1)
+    np.testing.assert_allclose(result.density, expected, atol=1e-9 * expected.max())
+    assert np.trapezoid(result.density, result.grid) == pytest.approx(1, abs=1e-3)
+    np.testing.assert_allclose(result.grid[[0, -1]], np.array([-1, 1]) * (norm + 4 * result.width), rtol=1e-12)
+    assert not result.standard_error.any()
+    assert (result.num_products, len(result.grid)) == (0, 700)
 
 
 @pytest.mark.slow
@@ -164,13 +164,13 @@ def test_stochastic_density_agrees(name: str) -> None:
     """Lanczos quadrature integrates to 1 and lies within its errors of the exact density at the same width."""
     values = spectra(200)[name]
     operator = MatrixOperator(matrix(values))
-    found = spectral_density(operator, bandwidth=0.05, probes=16, steps=60, method="lanczos")
-    assert found.num_products <= 16 * 60
-    assert found.width == pytest.approx(0.05 * np.abs(values).max(), rel=1e-3)
-    assert np.trapezoid(found.density, found.grid) == pytest.approx(1, abs=1e-3)
-    exact = density_of(values, found.grid, found.width)
-    away = np.abs(found.density - exact)
-    assert (away <= 6 * found.standard_error + 1e-3 * exact.max()).all()
+    result = spectral_density(operator, bandwidth=0.05, probes=16, steps=60, method="lanczos")
+    assert result.num_products <= 16 * 60
+    assert result.width == pytest.approx(0.05 * np.abs(values).max(), rel=1e-3)
+    assert np.trapezoid(result.density, result.grid) == pytest.approx(1, abs=1e-3)
+    exact = density_of(values, result.grid, result.width)
+    away = np.abs(result.density - exact)
+    assert (away <= 6 * result.standard_error + 1e-3 * exact.max()).all()
     assert away.max() > 1e-6 * exact.max()
 
 
@@ -178,9 +178,9 @@ def test_stochastic_density_agrees(name: str) -> None:
 def test_standard_errors_of_densities_are_calibrated() -> None:
     """z-scores over 500 draws of 30 probes have mean 0 and the spread 1.04 of Student's t of 29 degrees of freedom."""
     values, (grid, width) = np.linspace(-1, 1, 60), density_grid(1.0, 0.2, 7)
-    found = [rule.density(grid, width) for rule in exact_rules(values, 30, 500)]
+    estimates = [rule.density(grid, width) for rule in exact_rules(values, 30, 500)]
     true = density_of(values, grid, width)
-    scores = np.array([(estimate.mean - true) / estimate.standard_error for estimate in found])[:, 1:-1]
+    scores = np.array([(estimate.mean - true) / estimate.standard_error for estimate in estimates])[:, 1:-1]
     assert (np.abs(scores.mean(0)) < 0.25).all()
     assert (np.abs((scores**2).mean(0) ** 0.5 - 1.04) < 0.1).all()
 
@@ -214,11 +214,11 @@ def test_jensen_shannon_errors_cover() -> None:
         for i, bandwidth in enumerate(bandwidths):
             grid, width = density_grid(max(np.abs(v).max() for v in values), bandwidth, 512)
             true = [density_of(v, grid, width) for v in values]
-            found = [rule.density(grid, width) for rule in rules]
+            estimates = [rule.density(grid, width) for rule in rules]
             if trial % 3 == 0:
-                found[1] = Smoothed.known(true[1])
-            away[i, trial] = abs(jensen_shannon(found[0].mean, found[1].mean) - jensen_shannon(*true))
-            errors[i, trial] = jensen_shannon_error(*found)
+                estimates[1] = Smoothed.known(true[1])
+            away[i, trial] = abs(jensen_shannon(estimates[0].mean, estimates[1].mean) - jensen_shannon(*true))
+            errors[i, trial] = jensen_shannon_error(*estimates)
     assert ((away <= errors + 1e-12).mean(1) >= 0.93).all()
     assert (away.max(1) > 0.03).all()
     assert (np.median(errors, 1) < 8 * np.median(away, 1)).all()

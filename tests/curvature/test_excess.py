@@ -53,9 +53,9 @@ def test_it_is_certified_and_within_its_bounds(seed: int) -> None:
     """-min(r, n_-(A), n_-(C)) <= excess <= min(r, m - n_-(A), n - n_-(C)), and n_- of the joint block by Cauchy."""
     A, B, C, r = drawn(seed)
     a, c, joint = negatives(A), negatives(C), negatives(whole(A, B, C))
-    found = excess_index(*map(MatrixOperator, (A, B, C)), abs_tau=1e-9)
-    assert (found.index, found.level, found.failure_probability) == (joint - a - c, "certified", 0.0)
-    assert np.isnan(found.estimate)
+    excess = excess_index(*map(MatrixOperator, (A, B, C)), abs_tau=1e-9)
+    assert (excess.index, excess.level, excess.failure_probability) == (joint - a - c, "certified", 0.0)
+    assert np.isnan(excess.estimate)
     assert -min(r, a, c) <= joint - a - c <= min(r, len(A) - a, len(C) - c)
     assert max(a, c) <= joint <= a + c + min(r, *B.shape)
 
@@ -73,10 +73,10 @@ def test_every_value_between_the_bounds_occurs(sizes: tuple[int, int]) -> None:
             C = torch.tensor([t for _, t, _ in chosen] + list(rest) * (n > m)).double().diag()
             B = torch.zeros(m, n).double()
             B.diagonal().copy_(torch.tensor([b for _, _, b in chosen]))
-            found = excess_index(*map(MatrixOperator, (A, B, C)), abs_tau=1e-9)
-            assert found.index is not None
+            excess = excess_index(*map(MatrixOperator, (A, B, C)), abs_tau=1e-9)
+            assert excess.index is not None
             r = sum(b != 0 for _, _, b in chosen)
-            occurring.setdefault((negatives(A), negatives(C), r), set()).add(found.index)
+            occurring.setdefault((negatives(A), negatives(C), r), set()).add(excess.index)
     assert len(occurring) == (m + 1) * (n + 1) * (min(m, n) + 1)
     for (a, c, r), values in occurring.items():
         assert values == set(range(-min(r, a, c), min(r, m - a, n - c) + 1)), (a, c, r)
@@ -125,13 +125,13 @@ def test_matrix_free_brackets_hold(seed: int) -> None:
     B = of_rank(60, 80, 4, seed, 0.5)
     tolerance = 1e-2
     exact = negatives(whole(A, B, C), tolerance) - negatives(A, tolerance) - negatives(C, tolerance)
-    found = excess_index(*map(Hidden, (A, B, C)), tolerance, "lanczos", seed, max_hvps=400 if bulk else 3000)  # type: ignore[arg-type]
-    assert found.lower <= exact <= found.upper
-    assert found.level in ("bracketed", "estimated")
-    assert found.lower <= found.estimate_low <= found.estimate <= found.estimate_high <= found.upper
-    assert found.estimate_low <= exact <= found.estimate_high
-    assert (found.index == exact) == (not bulk)
-    assert 0 <= found.failure_probability <= 3e-6
+    excess = excess_index(*map(Hidden, (A, B, C)), tolerance, "lanczos", seed, max_hvps=400 if bulk else 3000)  # type: ignore[arg-type]
+    assert excess.lower <= exact <= excess.upper
+    assert excess.level in ("bracketed", "estimated")
+    assert excess.lower <= excess.estimate_low <= excess.estimate <= excess.estimate_high <= excess.upper
+    assert excess.estimate_low <= exact <= excess.estimate_high
+    assert (excess.index == exact) == (not bulk)
+    assert 0 <= excess.failure_probability <= 3e-6
 
 
 def of(lower: int, upper: int, level: str = "bracketed", tolerance: float = 1e-3) -> Inertia:
@@ -150,19 +150,19 @@ def test_brackets_combine() -> None:
             for c in range(c_low, c_high + 1)
             if max(a, c) <= j and -min(a, c) <= j - a - c <= min(m - a, n - c)
         ]
-        found = combined(of(low, high), of(a_low, a_high), of(c_low, c_high), (m, n))
-        assert found.lower <= min(possible)
-        assert max(possible) <= found.upper
-        assert (found.lower, found.upper) == (min(possible), max(possible))
+        excess = combined(of(low, high), of(a_low, a_high), of(c_low, c_high), (m, n))
+        assert excess.lower <= min(possible)
+        assert max(possible) <= excess.upper
+        assert (excess.lower, excess.upper) == (min(possible), max(possible))
 
 
 def test_levels_probabilities_and_tolerances_combine() -> None:
     """The least level, the sum of the probabilities; indices at different tolerances have no excess."""
     joint, first, second = of(3, 3, "certified"), of(1, 1, "estimated"), of(0, 2)
     joint, second = (dataclasses.replace(x, failure_probability=p) for x, p in ((joint, 0.0), (second, 1e-6)))
-    found = combined(joint, first, second, (9, 9))
-    assert (found.level, found.failure_probability, found.lower, found.upper) == ("estimated", 1e-6, 0, 2)
-    assert found.index is None
+    excess = combined(joint, first, second, (9, 9))
+    assert (excess.level, excess.failure_probability, excess.lower, excess.upper) == ("estimated", 1e-6, 0, 2)
+    assert excess.index is None
     with pytest.raises(ArgumentError, match=r"indices at tolerances \[0\.001, 0\.002\]") as raised:
         combined(joint, of(1, 1, tolerance=2e-3), of(0, 0), (9, 9))
     assert "below the same -tau" in raised.value.hint
@@ -199,6 +199,6 @@ def test_zero_blocks_in_error_are_refused(method: Method) -> None:
     with pytest.raises(NumericsError, match=r"tau 1.0e-03 is below the error of the computed Hessian, \S+, which is 0"):
         excess_index(*blocks, abs_tau=1e-3, method=method)
     for error, tau in ((1.0, 10.0), (0.0, 1e-3), (0.0, 0.0)):
-        found = excess_index(MatrixOperator(first, error), blocks[1], MatrixOperator(second, error), tau, method)
+        excess = excess_index(MatrixOperator(first, error), blocks[1], MatrixOperator(second, error), tau, method)
         vanished = method == "lanczos" and error == tau == 0
-        assert (found.index, found.tolerance) == (None if vanished else 0, tau)
+        assert (excess.index, excess.tolerance) == (None if vanished else 0, tau)

@@ -31,15 +31,15 @@ def test_exact_hessians_are_those_of_autograd(activation: str, loss: str) -> Non
     data, targets = network.x.repeat_interleave(times, 0), network.y.repeat_interleave(times, 0)
 
     def value(*leaves: torch.Tensor) -> torch.Tensor:
-        given = dict(zip(network.params, leaves, strict=True))
-        return LOSSES[loss].torch(torch.func.functional_call(module, given, data), targets).mean()
+        params = dict(zip(network.params, leaves, strict=True))
+        return LOSSES[loss].torch(torch.func.functional_call(module, params, data), targets).mean()
 
     blocks = torch.autograd.functional.hessian(value, tuple(network.params.values()))
     sizes = [p.numel() for p in network.params.values()]
     H = torch.cat([torch.cat([B.reshape(m, -1) for B in row], 1) for row, m in zip(blocks, sizes, strict=True)])
     with fifty_digits.digits():
-        found, exact = network.exact()
-    assert float(found) == pytest.approx(float(value(*network.params.values())), rel=1e-13)
+        loss_value, exact = network.exact()
+    assert float(loss_value) == pytest.approx(float(value(*network.params.values())), rel=1e-13)
     np.testing.assert_allclose(exact.astype(float), H, rtol=0, atol=1e-13 * float(H.abs().max()))
 
 
@@ -48,12 +48,12 @@ def test_the_normal_distribution_keeps_its_digits(x: str) -> None:
     """GELU and its two derivatives are those of mpmath far into the tail."""
     with fifty_digits.digits(), mpmath.workdps(2 * fifty_digits.DIGITS):
         axis = np.array([Decimal(1)], object)
-        found = fifty_digits.gelu(fifty_digits.Number(Decimal(x), axis))
+        y = fifty_digits.gelu(fifty_digits.Number(Decimal(x), axis))
         gelu = lambda t: t * mpmath.erfc(-t / mpmath.sqrt(2)) / 2  # noqa: E731
         slope = lambda t: mpmath.erfc(-t / mpmath.sqrt(2)) / 2 + t * mpmath.npdf(t)  # noqa: E731
         bend = lambda t: (2 - t * t) * mpmath.npdf(t)  # noqa: E731
-        (_, first, second), at = found.parents[0], mpmath.mpf(x)
-        for value, function in ((found.value, gelu), (first, slope), (second[0], bend)):
+        (_, first, second), at = y.parents[0], mpmath.mpf(x)
+        for value, function in ((y.value, gelu), (first, slope), (second[0], bend)):
             assert abs(mpmath.mpf(str(value)) - function(at)) <= abs(function(at)) * mpmath.mpf(10) ** -70
 
 
@@ -85,13 +85,13 @@ def test_ratios_are_those_of_mpmath() -> None:
         blocks = H[:m, :m], H[:m, m:], H[m:, m:]
         expected = exact_ratios(tuple(B.numpy() for B in blocks), 1e-3)
         with fifty_digits.digits(), mpmath.workdps(70):
-            given = [fifty_digits.exact(B) for B in blocks]
-            squares = fifty_digits.squared_ratios(*given, Decimal(1e-3))
+            exact = [fifty_digits.exact(B) for B in blocks]
+            squares = fifty_digits.squared_ratios(*exact, Decimal(1e-3))
             assert squares is not None
             for i, ratio in enumerate(reversed(expected)):
                 square, near = Decimal(mpmath.nstr(ratio**2, 60)), Decimal("1e-45")
                 assert squares.within(i, square - near, square + near)
-            assert fifty_digits.squared_ratios(-given[0], given[1], given[2], Decimal(1e-3)) is None
+            assert fifty_digits.squared_ratios(-exact[0], exact[1], exact[2], Decimal(1e-3)) is None
 
 
 # --- what is said ---------------------------------------------------------------------------------------------

@@ -38,12 +38,12 @@ def test_certified_inertia_of_prescribed_spectra(seed: int) -> None:
     operator = MatrixOperator(matrix(values, seed))
     norm = np.abs(values).max()
     expected = [(values < -1e-8 * norm).sum(), (np.abs(values) <= 1e-8 * norm).sum(), (values > 1e-8 * norm).sum()]
-    for found in (saddle_index(operator, method="dense"), from_spectrum(eigsh(operator, 1, method="dense"))):
-        assert [found.negative, found.zero, found.positive] == expected
-        assert (found.lower, found.upper, found.level) == (expected[0], expected[0], "certified")
-        assert found.tolerance == pytest.approx(1e-8 * norm, rel=2e-3)
-        assert 0 < found.error < found.tolerance
-        assert found.failure_probability == 0
+    for inertia in (saddle_index(operator, method="dense"), from_spectrum(eigsh(operator, 1, method="dense"))):
+        assert [inertia.negative, inertia.zero, inertia.positive] == expected
+        assert (inertia.lower, inertia.upper, inertia.level) == (expected[0], expected[0], "certified")
+        assert inertia.tolerance == pytest.approx(1e-8 * norm, rel=2e-3)
+        assert 0 < inertia.error < inertia.tolerance
+        assert inertia.failure_probability == 0
 
 
 @pytest.mark.slow
@@ -54,12 +54,12 @@ def test_a_certificate_near_the_tolerance_is_never_wrong() -> None:
     for _ in range(200):
         near = -0.5 + rng.integers(-16, 17, rng.integers(1, 6)) * 2.0**-48
         values = np.concatenate([[-1.0], near, np.round(rng.uniform(-0.4, 1, 15 - len(near)) * 2**46) / 2**46])
-        found = certified(exact_matrix(values), 0.5, 1.0)
-        index = true_index(values, found)
-        assert found.lower <= index <= found.upper
-        assert found.upper - found.lower <= (np.abs(values + 0.5) <= 2 * found.error).sum()
-        assert (found.level == "certified") == (found.lower == found.upper) == (found.negative == index)
-        levels.append(found.level)
+        inertia = certified(exact_matrix(values), 0.5, 1.0)
+        index = true_index(values, inertia)
+        assert inertia.lower <= index <= inertia.upper
+        assert inertia.upper - inertia.lower <= (np.abs(values + 0.5) <= 2 * inertia.error).sum()
+        assert (inertia.level == "certified") == (inertia.lower == inertia.upper) == (inertia.negative == index)
+        levels.append(inertia.level)
     assert min(levels.count("certified"), levels.count("bracketed")) > 20
 
 
@@ -69,24 +69,24 @@ def test_an_eigenvalue_at_minus_tau_is_bracketed(copies: int, exact: bool) -> No
     """Eigenvalues exactly at -tau may count or not: no certificate, and zero and positive stay open."""
     values = np.concatenate([[-1.0, -0.75], np.full(copies, -0.5), np.linspace(0.125, 1, 14 - copies)])
     A = torch.diag(torch.from_numpy(values)) if exact else matrix(values)
-    for found in (certified(A, 0.5, 1.0), from_spectrum(eigsh(MatrixOperator(A), 1), tau=0.5)):
-        assert (found.level, found.lower, found.upper) == ("bracketed", 2, 2 + copies)
-        assert found.negative == found.zero == -1
+    for inertia in (certified(A, 0.5, 1.0), from_spectrum(eigsh(MatrixOperator(A), 1), tau=0.5)):
+        assert (inertia.level, inertia.lower, inertia.upper) == ("bracketed", 2, 2 + copies)
+        assert inertia.negative == inertia.zero == -1
 
 
 @pytest.mark.parametrize("steps", [-80, -40, -20, 20, 40, 80])
 def test_a_shift_that_hits_an_eigenvalue_is_moved(steps: int) -> None:
     """Where -tau -+ rho is an eigenvalue to the last bit the factorisation breaks down; the bracket still holds."""
     values = np.array([-1.0, -0.5 + steps * 2.0**-52, 0.25, 1.0])
-    found = certified(torch.diag(torch.from_numpy(values)), 0.5, 1.0)
-    assert found.lower <= true_index(values, found) <= found.upper
-    assert found.error < 1e-12
+    inertia = certified(torch.diag(torch.from_numpy(values)), 0.5, 1.0)
+    assert inertia.lower <= true_index(values, inertia) <= inertia.upper
+    assert inertia.error < 1e-12
 
 
 def test_positives_are_counted_with_an_eigenvalue_at_tau() -> None:
     """An eigenvalue exactly at +tau is within the tolerance, and breaks no count."""
-    found = certified(torch.diag(torch.tensor([-1.0, -0.25, 0.5, 1.0], dtype=torch.float64)), 0.5, 1.0)
-    assert (found.negative, found.zero, found.positive) == (1, 2, 1)
+    inertia = certified(torch.diag(torch.tensor([-1.0, -0.25, 0.5, 1.0], dtype=torch.float64)), 0.5, 1.0)
+    assert (inertia.negative, inertia.zero, inertia.positive) == (1, 2, 1)
 
 
 @pytest.mark.parametrize("relative_error", [0.0, 1e-13, 1e-6, 1e-2])
@@ -100,8 +100,8 @@ def test_a_refusal_names_a_tau_that_works(n: int, relative_error: float) -> None
     words = refusal.value.hint.split()
     assert words[:3] == ["use", "tau", ">="]
     tau = float(words[3])
-    found = certified(A, tau * norm, norm, relative_error * norm)
-    assert relative_error * norm < found.error < tau * norm
+    inertia = certified(A, tau * norm, norm, relative_error * norm)
+    assert relative_error * norm < inertia.error < tau * norm
     with pytest.raises(NumericsError, match="is below the error"):
         certified(A, 0.4 * tau * norm, norm, relative_error * norm)
 
@@ -111,8 +111,8 @@ def test_the_error_of_the_matrix_widens_the_bracket() -> None:
     A = matrix([-1.0, -0.505, -0.495, 1.0])
     eigen = eigsh(MatrixOperator(A, error=0.01), 2)
     assert not eigen.converged.any()
-    for found in (certified(A, 0.5, 1.0, error=0.01), from_spectrum(eigen, tau=0.5)):
-        assert (found.level, found.lower, found.upper, found.negative) == ("bracketed", 1, 3, -1)
+    for inertia in (certified(A, 0.5, 1.0, error=0.01), from_spectrum(eigen, tau=0.5)):
+        assert (inertia.level, inertia.lower, inertia.upper, inertia.negative) == ("bracketed", 1, 3, -1)
     assert from_spectrum(eigen, tau=0.5, upper=2).upper == 2
     with pytest.raises(NumericsError, match=r"tau 1.0e-08 is below the error of the computed Hessian, 1.0e-02"):
         from_spectrum(eigen, tau=1e-8)
@@ -125,12 +125,12 @@ def test_matrices_of_single_precision_are_factorised_in_double() -> None:
     values = np.concatenate([[-1.0, -0.5, 0.25, 1.0], np.zeros(60)])
     operator = MatrixOperator(exact_matrix(values).float())
     assert torch.equal(operator.matrix.double(), exact_matrix(values))
-    for found in (
+    for inertia in (
         saddle_index(operator, rel_tau=1e-3, method="dense"),
         saddle_index(operator, method="dense"),
         from_spectrum(eigsh(operator, 1, method="dense")),
     ):
-        assert (found.negative, found.zero, found.positive, found.level) == (2, 60, 2, "certified")
+        assert (inertia.negative, inertia.zero, inertia.positive, inertia.level) == (2, 60, 2, "certified")
     with pytest.raises(NumericsError, match="tau 1.0e-08 is below the error of the computed Hessian"):
         saddle_index(operator, 1e-8, method="lanczos")
 
@@ -139,11 +139,11 @@ def test_matrices_of_single_precision_are_factorised_in_double() -> None:
 def test_zero_identity_and_order_one(method: str) -> None:
     """The smallest and plainest matrices have the obvious index; zeros are counted where the matrix is zero."""
     for values in ([0.0], [0.0] * 5, [3.0], [-3.0], [1.0] * 5, [-1.0] * 70, [-2.0, 0.0]):
-        found = saddle_index(MatrixOperator(torch.diag(torch.tensor(values, dtype=torch.float64))), method=method)
+        inertia = saddle_index(MatrixOperator(torch.diag(torch.tensor(values, dtype=torch.float64))), method=method)
         index = sum(v < 0 for v in values)
-        assert found.negative == found.lower == found.upper == index
+        assert inertia.negative == inertia.lower == inertia.upper == index
         if method == "dense" or not any(values):
-            assert (found.zero, found.positive) == (values.count(0.0), sum(v > 0 for v in values))
+            assert (inertia.zero, inertia.positive) == (values.count(0.0), sum(v > 0 for v in values))
 
 
 @pytest.mark.parametrize("scale", [2.0**-400, 2.0**-300, 1.0, 2.0**300, 2.0**330, 2.0**400])
@@ -151,9 +151,9 @@ def test_an_eigenvalue_at_minus_tau_is_certified_at_no_scale(scale: float) -> No
     """Squares of the shifted inverse underflow from 2^330 on; the inertia is exact, by fractions."""
     for seed in range(12):
         A, tau = at_minus_tau(seed)
-        found = certified(A * scale, tau * scale, scale)
-        assert found.level == "bracketed"
-        assert found.lower <= exact_index(A, -tau) <= found.upper
+        inertia = certified(A * scale, tau * scale, scale)
+        assert inertia.level == "bracketed"
+        assert inertia.lower <= exact_index(A, -tau) <= inertia.upper
         away = certified(A * scale, 2 * tau * scale, scale)
         assert (away.level, away.negative) == ("certified", exact_index(A, -2 * tau))
 
@@ -175,8 +175,8 @@ def test_an_eigenvalue_off_by_more_than_n_eps_is_bracketed() -> None:
     A = -torch.randn(3, 3, generator=torch.Generator().manual_seed(16)).double()
     eigen = eigsh(MatrixOperator(A + A.T), 3, method="dense")
     for steps in range(-20, 21):
-        found = from_spectrum(eigen, 1 + steps * 2.0**-52)
-        assert found.lower <= exact_index(A + A.T, -found.tolerance) <= found.upper
+        inertia = from_spectrum(eigen, 1 + steps * 2.0**-52)
+        assert inertia.lower <= exact_index(A + A.T, -inertia.tolerance) <= inertia.upper
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -189,8 +189,8 @@ def test_a_zero_matrix_in_error_has_no_index(method: str) -> None:
         assert "absolute" in refusal.value.hint
     with pytest.raises(NumericsError, match="which is 0 but for it"):
         certified(zero, 0.1, 0.0, 0.1)
-    found = certified(zero, 0.3, 0.0, 0.1)
-    assert (found.negative, found.zero, found.positive, found.level) == (0, 9, 0, "certified")
+    inertia = certified(zero, 0.3, 0.0, 0.1)
+    assert (inertia.negative, inertia.zero, inertia.positive, inertia.level) == (0, 9, 0, "certified")
     with pytest.raises(NumericsError, match="which is 0 but for it"):
         from_spectrum(eigsh(MatrixOperator(zero, 0.1), 1, method="dense"))
 
@@ -205,9 +205,9 @@ def test_what_underflows_says_that_it_vanished(method: Any) -> None:
         model[0].bias.copy_(torch.tensor([20.0, 0.0]))
     x, y = torch.eye(2).double(), torch.zeros(2, dtype=torch.long)
     H = HessianOperator(Objective(model, (x, y), nn.CrossEntropyLoss()), dict(model.named_parameters()))
-    found = saddle_index(H, method=method)
+    inertia = saddle_index(H, method=method)
     n = H.shape[0]
-    assert (found.level, found.lower, found.upper, found.negative) == ("vanished", 0, n, -1)
+    assert (inertia.level, inertia.lower, inertia.upper, inertia.negative) == ("vanished", 0, n, -1)
     assert eigsh(H, 2, method=method).converged.all()
     # Below a tolerance of the user's there is nothing.
     whole = excess_index(H, HessianOperator.block(H, H.rows, H.rows), H, abs_tau=1e-6, method=method)

@@ -43,8 +43,8 @@ class Case:
 
     def gradient(self) -> Tensor:
         """As its users write it: the mean cross-entropy and a backward pass."""
-        found = self.model(**self.inputs) if isinstance(self.inputs, dict) else self.model(self.inputs)
-        loss = nn.functional.cross_entropy(self.logits(found).flatten(0, -2), self.targets.flatten())
+        output = self.model(**self.inputs) if isinstance(self.inputs, dict) else self.model(self.inputs)
+        loss = nn.functional.cross_entropy(self.logits(output).flatten(0, -2), self.targets.flatten())
         return torch.cat([g.reshape(-1) for g in torch.autograd.grad(loss, list(self.model.parameters()))])
 
     def difference(self, v: Tensor, step: float = 1e-5) -> Tensor:
@@ -141,10 +141,10 @@ def test_products_and_ends(name: str) -> None:
     n = hessian.shape[0]
     v = draw(n, 2, seed=1)
     v = v / v.norm(dim=0)
-    found = hessian @ v
+    product = hessian @ v
     expected = torch.stack([made.difference(x) for x in v.T], 1)
-    assert float((found - expected).norm()) <= 1e-8 * float(expected.norm())
-    assert float((made.hessian(chunk_size=3) @ v - found).norm()) <= 1e-13 * float(found.norm())
+    assert float((product - expected).norm()) <= 1e-8 * float(expected.norm())
+    assert float((made.hessian(chunk_size=3) @ v - product).norm()) <= 1e-13 * float(product.norm())
     plain = LinearOperator((n, n), lambda x: made.difference(torch.from_numpy(x.reshape(-1))).numpy(), dtype=float)
     ends = [
         scipy_eigsh(plain, 2, which=end, tol=1e-7, v0=np.ones(n), return_eigenvectors=False) for end in ("SA", "LA")
@@ -245,7 +245,7 @@ def test_the_value_is_that_of_the_loss_that_is_differentiated() -> None:
     module, x, y = Masked().eval(), torch.tensor([[1, 2, 0], [3, 0, 0], [4, 1, 2]]), torch.arange(3)
     params = {n: p.detach().double() for n, p in module.named_parameters()}
     with sdpa_kernel(SDPBackend.MATH):
-        given = {n: p.clone().requires_grad_() for n, p in params.items()}
-        expected = nn.functional.cross_entropy(torch.func.functional_call(module, given, (x,)), y)
+        leaves = {n: p.clone().requires_grad_() for n, p in params.items()}
+        expected = nn.functional.cross_entropy(torch.func.functional_call(module, leaves, (x,)), y)
     assert Objective(module, x, y).value(params) == pytest.approx(float(expected.detach()), rel=1e-14)
     assert torch.backends.mha.get_fastpath_enabled()

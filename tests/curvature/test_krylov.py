@@ -70,8 +70,8 @@ def test_the_recurrence_is_the_projection_through_restarts(width: int, locked: i
         V, theta = krylov.vectors(np.arange(krylov.filled)), torch.from_numpy(krylov.theta)
         true = A @ V - V * theta
         if keep_images:
-            found = krylov.residual_vectors(np.arange(krylov.filled))
-            torch.testing.assert_close(found, true, atol=1e-12, rtol=0)
+            residuals = krylov.residual_vectors(np.arange(krylov.filled))
+            torch.testing.assert_close(residuals, true, atol=1e-12, rtol=0)
         fixed = krylov.locked
         outside = true - fixed @ (fixed.T @ true)
         np.testing.assert_allclose(krylov.residuals(), outside.norm(dim=0).numpy(), atol=1e-12)
@@ -132,9 +132,9 @@ def test_products_that_are_not_symmetric_raise_no_norm(size: float) -> None:
 def test_a_long_search_with_products_that_are_not_symmetric_stays_within_the_spectrum() -> None:
     """One that cannot converge, over many restarts: of lost bases the norm grew without end, and with it tau."""
     values = np.concatenate([np.linspace(-0.09, -0.025, 150), [0.8, 0.9, 1]])
-    found = eigsh(skewed(values, 0.05), 10, method="lanczos", max_hvps=1000)
-    assert found.operator_norm == pytest.approx(1, abs=0.05)
-    assert found.ritz[0] >= -0.14
+    eigen = eigsh(skewed(values, 0.05), 10, method="lanczos", max_hvps=1000)
+    assert eigen.operator_norm == pytest.approx(1, abs=0.05)
+    assert eigen.ritz[0] >= -0.14
 
 
 @pytest.mark.parametrize("by_columns", [False, True])

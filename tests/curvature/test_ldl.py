@@ -28,8 +28,8 @@ def test_negative_pivots_equal_eigenvalue_counts(kind: str) -> None:
         shifts = np.concatenate([(values[1:] + values[:-1]) / 2, values[[0, -1]] + [-0.1, 0.1], [1e-6]])
         for shift in shifts:
             index, nearest = (values < shift).sum(), np.abs(values - shift).min()
-            found = [count_below(torch.from_numpy(A), float(shift), nearest * far) for far in (0, 0.01 / n**0.5, 1.01)]
-            assert found == [index, index, None]
+            counts = [count_below(torch.from_numpy(A), float(shift), nearest * far) for far in (0, 0.01 / n**0.5, 1.01)]
+            assert counts == [index, index, None]
 
 
 @pytest.mark.parametrize("size", [3e-7, 1e-3])

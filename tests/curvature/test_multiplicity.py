@@ -52,15 +52,15 @@ def provoked(seed: int, largest: int) -> tuple[Array, int]:
     return np.sort(values + shift) * 10 ** rng.uniform(-3, 3), int(rng.integers(2, 13))
 
 
-def require_nothing_missed(found: EigenResult, values: Array, what: object) -> None:
+def require_nothing_missed(eigen: EigenResult, values: Array, what: object) -> None:
     """Every value is within `hidden` of the one of its rank, and within the tolerance where it counts as converged."""
-    k, norm = found.values.shape[1], np.abs(values).max()
-    error = np.abs(found.values - [values[:k], values[::-1][:k]])
-    assert (error <= found.hidden[:, None] + 1e-12 * norm).all(), what
-    assert (error[found.converged] <= 2 * found.tol * norm).all(), what
-    if found.converged.all():
-        assert (found.hidden <= (1e-3 + 10 * found.tol) * norm).all(), what
-    assert found.hidden_failure_probability <= 1e-6
+    k, norm = eigen.values.shape[1], np.abs(values).max()
+    error = np.abs(eigen.values - [values[:k], values[::-1][:k]])
+    assert (error <= eigen.hidden[:, None] + 1e-12 * norm).all(), what
+    assert (error[eigen.converged] <= 2 * eigen.tol * norm).all(), what
+    if eigen.converged.all():
+        assert (eigen.hidden <= (1e-3 + 10 * eigen.tol) * norm).all(), what
+    assert eigen.hidden_failure_probability <= 1e-6
 
 
 @pytest.mark.slow
@@ -68,10 +68,10 @@ def require_nothing_missed(found: EigenResult, values: Array, what: object) -> N
 def test_six_copies_before_a_crowded_edge(seed: int) -> None:
     """Four of them fit into the block; the other two lie where only a search of the complement finds them."""
     values = np.sort(np.r_[[-1e-3] * 6, -1e-3 + 1e-5 + np.random.default_rng(0).uniform(0, 1, 400) ** 2.2])
-    found = eigsh(Diagonal(values), 10, method="lanczos", seed=seed, max_hvps=4000)
-    assert found.converged.all()
-    assert int((np.abs(found.values[0] + 1e-3) < 1e-8).sum()) == 6
-    require_nothing_missed(found, values, seed)
+    eigen = eigsh(Diagonal(values), 10, method="lanczos", seed=seed, max_hvps=4000)
+    assert eigen.converged.all()
+    assert int((np.abs(eigen.values[0] + 1e-3) < 1e-8).sum()) == 6
+    require_nothing_missed(eigen, values, seed)
 
 
 @drawn
@@ -86,9 +86,9 @@ def test_no_copy_is_missed_in_many_spectra(first: int) -> None:
     converged = 0
     for seed in range(first, first + 25):
         values, k = provoked(seed, 300 if seed % 20 else 2000)
-        found = eigsh(Diagonal(values), k, method="lanczos", seed=seed, max_hvps=10_000)
-        require_nothing_missed(found, values, seed)
-        converged += found.converged.all()
+        eigen = eigsh(Diagonal(values), k, method="lanczos", seed=seed, max_hvps=10_000)
+        require_nothing_missed(eigen, values, seed)
+        converged += eigen.converged.all()
     assert converged >= 22
 
 
@@ -120,9 +120,9 @@ def nets() -> list[TrainConfig]:
 def require_all_found(blocks: Iterator[tuple[str, MatrixOperator]], at_least: int) -> None:
     checked = 0
     for name, op in blocks:
-        found = eigsh(op, 10, method="lanczos", max_hvps=10_000)
-        require_nothing_missed(found, np.linalg.eigvalsh(op.matrix.numpy()), name)
-        checked += found.converged.all()
+        eigen = eigsh(op, 10, method="lanczos", max_hvps=10_000)
+        require_nothing_missed(eigen, np.linalg.eigvalsh(op.matrix.numpy()), name)
+        checked += eigen.converged.all()
     assert checked >= at_least
 
 
@@ -151,9 +151,9 @@ def test_an_unfinished_search_of_the_complement_is_no_convergence() -> None:
 def test_one_end_counts_without_the_other() -> None:
     """Where the low end never converges, the high one is still searched, and counts."""
     values = np.sort(np.r_[np.random.default_rng(0).uniform(0, 1, 2000) ** 8, 2.0, 2.1, 2.2])
-    found = eigsh(Diagonal(values), 3, method="lanczos", rtol=1e-9, max_hvps=1000)
-    assert found.converged.all(1).tolist() == [False, True]
-    require_nothing_missed(found, values, "one end")
+    eigen = eigsh(Diagonal(values), 3, method="lanczos", rtol=1e-9, max_hvps=1000)
+    assert eigen.converged.all(1).tolist() == [False, True]
+    require_nothing_missed(eigen, values, "one end")
 
 
 # --- the bound ----------------------------------------------------------------------------------------------------

@@ -80,11 +80,11 @@ def test_constants_and_data_do_not_change() -> None:
     module = nn.Sequential(nn.Embedding(5, 4, max_norm=0.5), nn.ReLU(inplace=True), nn.Linear(4, 3)).double()
     last = {n: p for n, p in module.named_parameters() if n.startswith("2")}
     frozen, x, y = module[0].weight.detach().clone(), torch.arange(9) % 5, torch.arange(9) % 3
-    found = HessianOperator(Objective(module, x, y), last).dense()
+    matrix = HessianOperator(Objective(module, x, y), last).dense()
     assert torch.equal(module[0].weight, frozen)
     rows = frozen * (0.5 / (frozen.norm(dim=1, keepdim=True) + 1e-7)).clamp(max=1)
     assert_close(
-        found,
+        matrix,
         HessianOperator(Objective(module[1:], rows[x], y), last).dense(),
         1e-6,
     )
@@ -140,7 +140,7 @@ def test_some_parameters_of_a_module_with_tied_ones(
     module = copy.deepcopy(module).eval().to(torch.float64 if double else torch.float32)
     state, y = module.state_dict(), torch.arange(9) % 3
     point = {n: state[n].double() for n in names}
-    found = HessianOperator(Objective(module, x, y), point).dense()
+    matrix = HessianOperator(Objective(module, x, y), point).dense()
     plain = copy.deepcopy(module).double()
 
     def loss(*values: Tensor) -> Tensor:
@@ -151,7 +151,7 @@ def test_some_parameters_of_a_module_with_tied_ones(
     pieces = torch.autograd.functional.hessian(loss, tuple(point.values()))
     sizes = [p.numel() for p in point.values()]
     rows = [torch.cat([h.reshape(n, -1) for h in row], 1) for n, row in zip(sizes, pieces, strict=True)]
-    assert_close(found, torch.cat(rows), 1e-10)
+    assert_close(matrix, torch.cat(rows), 1e-10)
 
 
 def test_a_submodule_under_two_names_is_put_back() -> None:
@@ -180,8 +180,8 @@ def test_tensors_of_a_loss(kind: str, dtype: torch.dtype) -> None:
         return nn.functional.cross_entropy(z, y, weights.double())
 
     objective = Objective(module, x, y, loss, chunk_size=4, dtype=dtype)
-    found = HessianOperator(objective, {"bias": bias}).dense().double()
-    assert_close(found, torch.autograd.functional.hessian(mean, bias), 1e-10 if dtype == torch.float64 else 1e-5)
+    matrix = HessianOperator(objective, {"bias": bias}).dense().double()
+    assert_close(matrix, torch.autograd.functional.hessian(mean, bias), 1e-10 if dtype == torch.float64 else 1e-5)
     kept = loss.weight if isinstance(loss, nn.Module) else loss.keywords["weight"]
     assert kept.dtype == torch.float32
 
@@ -209,9 +209,9 @@ def test_some_parameters_of_a_float32_module() -> None:
     point = {n: p.double() for n, p in point_of(rounded).items()}
     objective = Objective(rounded, x, y, PER_SAMPLE[loss], weight_decay=0.5)
     every = HessianOperator(objective, point)
-    found = HessianOperator(objective, {n: point[n] for n in some})
-    assert torch.equal(found.dense(), every.block([a, b]).dense())
-    assert found.shape == (len(pick(whole, at, [a, b], [a, b])),) * 2
+    part = HessianOperator(objective, {n: point[n] for n in some})
+    assert torch.equal(part.dense(), every.block([a, b]).dense())
+    assert part.shape == (len(pick(whole, at, [a, b], [a, b])),) * 2
     squares = 0.25 * sum(float(point[n].square().sum()) for n in at if n not in some)
     assert objective.value(point) - objective.value({n: point[n] for n in some}) == pytest.approx(squares, rel=1e-12)
 
@@ -265,8 +265,8 @@ class Single(nn.Module):
 class Pick(nn.Module):
     """The outputs of a recurrent layer, without its state."""
 
-    def forward(self, found: tuple[Tensor, Tensor]) -> Tensor:
-        return found[0][:, -1]
+    def forward(self, outputs: tuple[Tensor, Tensor]) -> Tensor:
+        return outputs[0][:, -1]
 
 
 def dead(module: nn.Module) -> nn.Module:
@@ -352,8 +352,8 @@ def test_callers_without_gradients(mode: type[torch.no_grad | torch.inference_mo
         again = HessianOperator(Objective(module, x, y, PER_SAMPLE[loss]), point_of(module), part=part)
         assert saddle_index(again).negative == index
         assert torch.equal(again.dense(), before.dense())
-        found = again.objective.gradient(point_of(module))
+        without = again.objective.gradient(point_of(module))
         lowest, t = eigsh(again, 1, "lowest", "dense").vectors[0], np.array([0.0, 0.1])
         at_rest = slice_lines(again.objective, point_of(module), list(again.rows), lowest, t)
     assert slice_lines(objective, point_of(module), list(before.rows), lowest, t).curvature == at_rest.curvature
-    assert all(torch.equal(found[n], g) for n, g in gradient.items())
+    assert all(torch.equal(without[n], g) for n, g in gradient.items())

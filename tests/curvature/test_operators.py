@@ -78,8 +78,8 @@ def test_ragged_chunks_are_weighted_by_their_samples(kind: str, chunk_size: int)
     value = loss(module(x), y)
     assert operator.objective.value(point_of(module)) == pytest.approx(value.item(), rel=1e-14)
     expected = torch.autograd.grad(value, list(module.parameters()))
-    for found, g in zip(operator.objective.gradient(point_of(module)).values(), expected, strict=True):
-        assert float((found - g).abs().max()) <= 1e-14
+    for actual, g in zip(operator.objective.gradient(point_of(module)).values(), expected, strict=True):
+        assert float((actual - g).abs().max()) <= 1e-14
 
 
 @pytest.mark.slow
@@ -144,11 +144,11 @@ class Checkpointed(nn.Module):
 def test_activation_checkpoints_are_exact(use_reentrant: bool, chunk_size: int | None) -> None:
     """Both kinds, of a float32 module whose parameters are within, away from the module's own ones."""
     point = {n: p.detach() + 0.1 for n, p in Checkpointed(None).named_parameters()}
-    found, expected = (
+    checkpointed, expected = (
         HessianOperator(Objective(Checkpointed(again), draw(9, 6), torch.arange(9) % 4, chunk_size=chunk_size), point)
         for again in ({"use_reentrant": use_reentrant}, None)
     )
-    assert torch.equal(found.dense(), expected.dense())
+    assert torch.equal(checkpointed.dense(), expected.dense())
 
 
 class Equation(nn.Module):
@@ -176,9 +176,9 @@ def test_derivatives_within_the_model_and_the_loss() -> None:
 
     module = Equation().double()
     for data, loss in (((t, torch.zeros_like(t)), nn.MSELoss()), (t, penalised)):
-        found = HessianOperator(Objective(module, data, loss=loss), dict(module.named_parameters())).dense()
+        matrix = HessianOperator(Objective(module, data, loss=loss), dict(module.named_parameters())).dense()
         value = penalised(module, t.double()) if loss is penalised else module(t.double()).square().mean()
-        assert_close(found, by_autograd(value, module), 1e-10)
+        assert_close(matrix, by_autograd(value, module), 1e-10)
 
 
 # --- side effects, determinism and errors ---------------------------------------------------------------------

@@ -44,8 +44,8 @@ def test_a_correction_counts_what_the_projection_has(seed: int, m: int, monkeypa
     H = matrix(np.random.default_rng(seed).standard_normal(60), seed)
     directions = span(60, m, seed + 100)
     monkeypatch.setattr(outside, "certified", None)
-    found = certified_outside(MatrixOperator(H), directions, 1e-8, float(torch.linalg.matrix_norm(H, 2)))
-    assert (found.negative, found.level) == (expected(H, directions, 1e-8), "certified")
+    inertia = certified_outside(MatrixOperator(H), directions, 1e-8, float(torch.linalg.matrix_norm(H, 2)))
+    assert (inertia.negative, inertia.level) == (expected(H, directions, 1e-8), "certified")
 
 
 def test_directions_that_hold_the_negative_eigenvectors_leave_none() -> None:
@@ -61,8 +61,8 @@ def test_an_eigenvalue_on_the_tolerance_is_left_to_the_projection() -> None:
     """Of the whole matrix, or only outside of the directions: the correction is not certain then."""
     H = matrix(np.r_[-1.0, -1e-3, np.linspace(0.1, 1, 40)])
     vectors = torch.linalg.eigh(H).eigenvectors
-    found = certified_outside(MatrixOperator(H), Span(vectors[:, 1:2]), 1e-3, 1.0)
-    assert (found.negative, found.level) == (1, "certified")
+    inertia = certified_outside(MatrixOperator(H), Span(vectors[:, 1:2]), 1e-3, 1.0)
+    assert (inertia.negative, inertia.level) == (1, "certified")
     with pytest.raises(NumericsError, match="below the error of the computed Hessian"):
         certified_outside(MatrixOperator(H, 1e-3), Span(vectors[:, 1:2]), 1e-3, 1.0)
 
@@ -71,8 +71,8 @@ def test_an_error_of_the_matrix_that_may_move_the_count_gives_a_bracket() -> Non
     """An eigenvalue of the projected matrix as near to -tolerance as the matrix is in error: 1 or 2."""
     H = matrix(np.r_[-1.0, -1.1e-2, 0.0, np.linspace(0.1, 1, 40)])
     vectors = torch.linalg.eigh(H).eigenvectors
-    found = certified_outside(MatrixOperator(H, 2e-3), Span(vectors[:, 2:3]), 1e-2, 1.0)
-    assert (found.negative, found.lower, found.upper, found.level) == (-1, 1, 2, "bracketed")
+    inertia = certified_outside(MatrixOperator(H, 2e-3), Span(vectors[:, 2:3]), 1e-2, 1.0)
+    assert (inertia.negative, inertia.lower, inertia.upper, inertia.level) == (-1, 1, 2, "bracketed")
 
 
 @pytest.mark.parametrize("scale", [2.0**-400, 1.0, 2.0**330, 2.0**400])
@@ -82,6 +82,6 @@ def test_no_scale_makes_a_certificate(seed: int, scale: float) -> None:
     A, tau = at_minus_tau(seed)
     H = torch.block_diag(A, torch.tensor([[3.0]], dtype=torch.float64)) * scale
     direction = Span(torch.eye(7, dtype=torch.float64)[:, 6:])
-    found = certified_outside(MatrixOperator(H), direction, tau * scale, 3 * scale)
-    assert found.lower <= exact_index(A, -tau) <= found.upper
-    assert found.level == "bracketed"
+    inertia = certified_outside(MatrixOperator(H), direction, tau * scale, 3 * scale)
+    assert inertia.lower <= exact_index(A, -tau) <= inertia.upper
+    assert inertia.level == "bracketed"

@@ -63,10 +63,10 @@ def parts_by_torch(loss: str) -> tuple[Tensor, Tensor]:
     return J.T @ curvature @ J, residual
 
 
-def assert_close(found: Tensor, expected: Tensor, relative: float = 1e-13) -> None:
+def assert_close(actual: Tensor, expected: Tensor, relative: float = 1e-13) -> None:
     """Equal within `relative` of the largest entry."""
-    assert found.shape == expected.shape
-    assert float((found - expected).abs().max()) <= relative * float(expected.abs().max())
+    assert actual.shape == expected.shape
+    assert float((actual - expected).abs().max()) <= relative * float(expected.abs().max())
 
 
 @pytest.mark.slow
@@ -231,9 +231,9 @@ def test_buffers_are_used_in_float64_and_left_alone(dtype: torch.dtype) -> None:
         scaled = pre / (norm.running_var.double() + norm.eps).sqrt() * P["1.weight"] + P["1.bias"]
         return scaled.tanh() @ P["3.weight"].T + P["3.bias"]
 
-    found = HessianOperator(Objective(module, x, y), point).dense()
+    matrix = HessianOperator(Objective(module, x, y), point).dense()
     assert all(b.dtype == dtype for b in module.buffers() if b.is_floating_point())
-    assert_close(found, HessianOperator(Objective(explicit, x, y), point).dense())
+    assert_close(matrix, HessianOperator(Objective(explicit, x, y), point).dense())
 
 
 # --- the error of a product -----------------------------------------------------------------------------------
@@ -261,8 +261,8 @@ def test_product_error_bounds_the_true_error(kind: str) -> None:
         rounded, exact = Objective(product, *data, of_probabilities, dtype=dtype), Objective(product, *data)
     # The same point in both.
     point = {n: p.float() for n, p in at.items()}
-    found, H = (HessianOperator(objective, point) for objective in (rounded, exact))
-    true = float((found.dense().double() - H.dense()).norm())
-    estimates = np.array([product_error(found, seed) for seed in range(40)])
+    inexact, H = (HessianOperator(objective, point) for objective in (rounded, exact))
+    true = float((inexact.dense().double() - H.dense()).norm())
+    estimates = np.array([product_error(inexact, seed) for seed in range(40)])
     assert true > 0
     assert ((true <= estimates) & (estimates <= 1000 * true)).all()

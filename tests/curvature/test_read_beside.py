@@ -54,9 +54,9 @@ def test_own_parameters(make: Callable[[], Any], words: str, hint: str) -> None:
 def test_own_parameters_that_are_constants() -> None:
     """A parameter that is not given is a constant, however the loss reaches it."""
     module = net()
-    given = {"2.bias": module[2].bias}
-    found = operator(penalised(module, "0.weight"), module, params=given).dense()
-    assert torch.equal(found, operator(model=module, params=given).dense())
+    params = {"2.bias": module[2].bias}
+    matrix = operator(penalised(module, "0.weight"), module, params=params).dense()
+    assert torch.equal(matrix, operator(model=module, params=params).dense())
 
 
 def test_own_parameters_that_are_given() -> None:

@@ -29,24 +29,24 @@ SPECTRA = {
 def test_pairs_are_those_of_lapack(name: str) -> None:
     """Values, copies and residuals to the tolerance; `hidden` covers every difference, as a search's does."""
     H = MatrixOperator(matrix(SPECTRA[name]))
-    found = shifted_ends(H, H, K, 1e-6, 0, 3000)
+    eigen = shifted_ends(H, H, K, 1e-6, 0, 3000)
     true = torch.linalg.eigvalsh(H.matrix).numpy()
     norm = np.abs(true).max()
     expected = np.stack([true[:K], true[::-1][:K]])
-    assert found.converged.all()
-    assert np.abs(found.values - expected).max() <= 1e-10 * norm
-    assert (np.abs(found.values - expected) <= found.hidden[:, None] + 1e-13 * norm).all()
-    assert found.hidden.max() <= 1e-3 * norm
-    assert found.operator_norm == pytest.approx(norm)
-    for values, vectors, residuals in zip(found.values, found.vectors, found.residuals, strict=True):
+    assert eigen.converged.all()
+    assert np.abs(eigen.values - expected).max() <= 1e-10 * norm
+    assert (np.abs(eigen.values - expected) <= eigen.hidden[:, None] + 1e-13 * norm).all()
+    assert eigen.hidden.max() <= 1e-3 * norm
+    assert eigen.operator_norm == pytest.approx(norm)
+    for values, vectors, residuals in zip(eigen.values, eigen.vectors, eigen.residuals, strict=True):
         image = H.matrix @ vectors
         np.testing.assert_allclose(
             residuals, (image - vectors * torch.from_numpy(values)).norm(dim=0), atol=1e-14 * norm
         )
         assert (vectors.T @ vectors - torch.eye(K)).abs().max() < 1e-10
     slow = eigsh(H, K, method="lanczos")
-    np.testing.assert_allclose(found.values, slow.values, atol=1e-9 * norm)
-    assert (found.method, found.tol, found.hidden_failure_probability) == (
+    np.testing.assert_allclose(eigen.values, slow.values, atol=1e-9 * norm)
+    assert (eigen.method, eigen.tol, eigen.hidden_failure_probability) == (
         slow.method,
         slow.tol,
         slow.hidden_failure_probability,
@@ -72,7 +72,7 @@ def test_products_find_what_the_inverse_does_not(
     """A zero matrix, too few solves, and copies so close to the shift that all else looks alike: as without it."""
     monkeypatch.setattr(shifted, "_MOST", most)
     H = MatrixOperator(matrix(values))
-    found, slow = shifted_ends(H, H, K, 1e-6, 0, 3000), eigsh(H, K, method="lanczos")
-    assert found.values.tolist() == slow.values.tolist()
-    assert found.hidden.tolist() == slow.hidden.tolist()
-    assert found.num_products > slow.num_products
+    eigen, slow = shifted_ends(H, H, K, 1e-6, 0, 3000), eigsh(H, K, method="lanczos")
+    assert eigen.values.tolist() == slow.values.tolist()
+    assert eigen.hidden.tolist() == slow.hidden.tolist()
+    assert eigen.num_products > slow.num_products

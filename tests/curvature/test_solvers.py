@@ -76,8 +76,8 @@ def test_a_tenfold_eigenvalue_is_found_ten_times_over_10_seeds() -> None:
     """-1 ten times: 10 of 10 for every start, where single-vector Lanczos finds 1 to 3."""
     A = MatrixOperator(matrix(np.concatenate([np.full(10, -1.0), np.linspace(0, 2, 190)])))
     for seed in range(10):
-        found = eigsh(A, 12, which="lowest", method="lanczos", seed=seed).values[0]
-        assert (np.abs(found + 1) < 1e-5).sum() == 10, seed
+        lowest = eigsh(A, 12, which="lowest", method="lanczos", seed=seed).values[0]
+        assert (np.abs(lowest + 1) < 1e-5).sum() == 10, seed
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 5, 63, 64, 65, 257, 300])
@@ -169,9 +169,9 @@ def test_start_vectors_may_be_zero_or_all_the_same(rank: int, columns: int) -> N
     """Random vectors stand in for what start vectors do not span, also where those are more than a basis holds."""
     values = np.linspace(-1, 1, 300)
     A = matrix(values)
-    found = eigsh(MatrixOperator(A), 2, method="lanczos", v0=rank * A[:, :1].expand(-1, columns))
-    assert found.converged.all()
-    np.testing.assert_allclose(found.values, ends(values, 2), atol=1e-9)
+    eigen = eigsh(MatrixOperator(A), 2, method="lanczos", v0=rank * A[:, :1].expand(-1, columns))
+    assert eigen.converged.all()
+    np.testing.assert_allclose(eigen.values, ends(values, 2), atol=1e-9)
 
 
 @pytest.mark.parametrize("seed", seeds(5, 20))
@@ -181,11 +181,11 @@ def test_nothing_is_missed_in_random_spectra(seed: int) -> None:
     bulk = rng.uniform(-0.3, 0.3) + 0.2 * rng.standard_normal(rng.integers(150, 400)).clip(-2, 2)
     values = drawn_spectrum(seed, 1e-3, 12)
     values = np.concatenate([values, bulk * np.abs(values).max()])
-    found = eigsh(MatrixOperator(matrix(values, seed)), 8, method="lanczos", rtol=1e-7, seed=seed, max_hvps=20_000)
+    eigen = eigsh(MatrixOperator(matrix(values, seed)), 8, method="lanczos", rtol=1e-7, seed=seed, max_hvps=20_000)
     ordered, norm = np.sort(values), np.abs(values).max()
-    np.testing.assert_allclose(found.values, [ordered[:8], ordered[::-1][:8]], rtol=0, atol=1e-6 * norm)
-    assert found.converged.all()
-    assert found.orthonormality < 1e-13
+    np.testing.assert_allclose(eigen.values, [ordered[:8], ordered[::-1][:8]], rtol=0, atol=1e-6 * norm)
+    assert eigen.converged.all()
+    assert eigen.orthonormality < 1e-13
 
 
 @pytest.mark.slow
@@ -199,12 +199,12 @@ def test_norms_of_long_columns_in_single_precision() -> None:
 def test_clusters_group_multiplicities(method: str) -> None:
     """clusters() gives each end's eigenvalues with their multiplicities, outermost first; the gap decides."""
     values = np.concatenate([[-2.0] * 3, [-1.5, -1.4], np.linspace(-1, 1, 90), [3.0] * 4, [2.5] * 2])
-    found = eigsh(MatrixOperator(matrix(values)), 6, method=method, rtol=1e-9)
+    eigen = eigsh(MatrixOperator(matrix(values)), 6, method=method, rtol=1e-9)
     for end, expected in ((0, [(-2.0, 3), (-1.5, 1), (-1.4, 1), (-1.0, 1)]), (1, [(3.0, 4), (2.5, 2)])):
-        assert [count for _, count in found.clusters(end)] == [count for _, count in expected]
-        np.testing.assert_allclose([v for v, _ in found.clusters(end)], [v for v, _ in expected], atol=1e-8)
-    assert [count for _, count in found.clusters(0, gap=0.05)] == [3, 2, 1]
-    assert found.clusters(1, gap=1.0) == [(pytest.approx(17 / 6), 6)]
+        assert [count for _, count in eigen.clusters(end)] == [count for _, count in expected]
+        np.testing.assert_allclose([v for v, _ in eigen.clusters(end)], [v for v, _ in expected], atol=1e-8)
+    assert [count for _, count in eigen.clusters(0, gap=0.05)] == [3, 2, 1]
+    assert eigen.clusters(1, gap=1.0) == [(pytest.approx(17 / 6), 6)]
 
 
 @pytest.mark.slow

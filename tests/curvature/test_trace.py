@@ -47,19 +47,19 @@ def test_intervals_cover_and_the_mean_is_unbiased(name: str) -> None:
     the sketch no more than seven times as large.
     """
     values = spectra(400)[name]
-    found = [trace(Diagonal(values), seed=seed) for seed in range(SEEDS)]
+    traces = [trace(Diagonal(values), seed=seed) for seed in range(SEEDS)]
     true, rounding = values.sum(), 1e-13 * np.abs(values).sum()
-    covers = sum(t.low - rounding <= true <= t.high + rounding for t in found) / SEEDS
+    covers = sum(t.low - rounding <= true <= t.high + rounding for t in traces) / SEEDS
     assert covers >= 0.95 - 3 * (0.95 * 0.05 / SEEDS) ** 0.5
-    away = np.array([t.value - true for t in found])
+    away = np.array([t.value - true for t in traces])
     size = (away**2).mean() ** 0.5
     assert abs(away.mean()) <= 4 * size / SEEDS**0.5 + rounding
-    stated = np.mean([t.standard_error**2 for t in found]) ** 0.5
+    stated = np.mean([t.standard_error**2 for t in traces]) ** 0.5
     assert stated >= 0.75 * size - rounding
     if name in ("flat", "flat, indefinite", "normal", "skewed", "slow decay", "decay", "fast decay", "1 / i"):
         assert stated <= 7 * size + rounding
-    assert {t.num_products for t in found} == {30}
-    assert all(t.low <= t.value <= t.high for t in found)
+    assert {t.num_products for t in traces} == {30}
+    assert all(t.low <= t.value <= t.high for t in traces)
 
 
 @pytest.mark.parametrize("rate", [0.5, 0.7])
@@ -75,9 +75,9 @@ def test_identity_and_low_rank_are_exact_at_any_size() -> None:
     """Random vectors have one length, and a sketch holds a matrix of low rank whole; more probes, less error."""
     assert trace(Diagonal(np.full(3000, 2.0))).value == pytest.approx(6000, rel=1e-14)
     values = spectra(3000)["low rank"]
-    found = trace(Diagonal(values))
-    assert found.value == pytest.approx(values.sum(), abs=1e-12)
-    assert found.high - found.low < 1e-9
+    estimate = trace(Diagonal(values))
+    assert estimate.value == pytest.approx(values.sum(), abs=1e-12)
+    assert estimate.high - estimate.low < 1e-9
     wide = Diagonal(spectra(3000)["normal"])
     errors = [np.mean([trace(wide, probes, seed).standard_error for seed in range(10)]) for probes in (30, 120)]
     assert errors[1] < 0.6 * errors[0]
@@ -88,9 +88,9 @@ def test_small_operators_are_assembled() -> None:
     values = np.random.default_rng(0).standard_normal(257)
     for n, probes in ((1, 30), (43, 30), (256, 6), (257, 257)):
         A = matrix(values[:n])
-        found = trace(Hidden(A), probes)
-        assert found.value == pytest.approx(values[:n].sum(), abs=1e-12)
-        assert (found.standard_error, found.num_products) == (0.0, n)
+        estimate = trace(Hidden(A), probes)
+        assert estimate.value == pytest.approx(values[:n].sum(), abs=1e-12)
+        assert (estimate.standard_error, estimate.num_products) == (0.0, n)
     assert trace(Diagonal(values)).standard_error > 0
     exact = trace(MatrixOperator(matrix(values[:43])))
     assert exact.low == exact.value == exact.high
@@ -105,8 +105,8 @@ def test_errors_of_the_operator_widen_the_interval() -> None:
         assert stated.high - exact.high == pytest.approx(n * 1e-3, rel=1e-6)
         assert exact.low - stated.low == pytest.approx(n * 1e-3, rel=1e-6)
     skew = draw(50, 50)
-    found = trace(Hidden(matrix(np.linspace(-1, 2, 50)) + 1e-6 * (skew - skew.T)))
-    assert 1e-6 < found.high - found.low < 1e-1
+    estimate = trace(Hidden(matrix(np.linspace(-1, 2, 50)) + 1e-6 * (skew - skew.T)))
+    assert 1e-6 < estimate.high - estimate.low < 1e-1
 
 
 def test_float32_holds_the_trace() -> None:
@@ -119,9 +119,9 @@ def test_float32_holds_the_trace() -> None:
         true = float(HessianOperator(Objective(model, x, y, loss=mse), params).dense().trace())
         H = HessianOperator(Objective(model, x, y, loss=mse, dtype=torch.float32), params)
         for seed in range(5):
-            found = trace(H, seed=seed)
-            assert found.low <= true <= found.high
-            assert (found.standard_error == 0) == (H.shape[0] <= 256)
+            estimate = trace(H, seed=seed)
+            assert estimate.low <= true <= estimate.high
+            assert (estimate.standard_error == 0) == (H.shape[0] <= 256)
 
 
 def test_words_of_errors() -> None:

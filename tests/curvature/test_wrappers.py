@@ -34,10 +34,10 @@ def test_the_error_of_a_deflated_matrix_has_the_rounding_of_what_is_projected_ou
         w[i], w[i + 1] = u[i + 1], -u[i]
         S += torch.outer(w, w)
     deflated = Deflated(MatrixOperator(c * torch.outer(u, u) + S), Along(u))
-    found = deflated.symmetric()
-    assert float(torch.linalg.matrix_norm(found.matrix - S, 2)) <= found.error
-    assert found.error <= 1e-12 * float(torch.linalg.matrix_norm(c * torch.outer(u, u) + S, 2))
-    tau = max(1e-8, 3 * found.error / float(torch.linalg.matrix_norm(S, 2)))
+    symmetric = deflated.symmetric()
+    assert float(torch.linalg.matrix_norm(symmetric.matrix - S, 2)) <= symmetric.error
+    assert symmetric.error <= 1e-12 * float(torch.linalg.matrix_norm(c * torch.outer(u, u) + S, 2))
+    tau = max(1e-8, 3 * symmetric.error / float(torch.linalg.matrix_norm(S, 2)))
     if tau < 1:
         assert saddle_index(deflated, rel_tau=tau).negative == 0
     if c > 1e6:
@@ -69,9 +69,9 @@ def test_what_wraps_a_matrix_in_error_passes_the_error_on(method: Any, wrap: str
     assert product_error(op) == pytest.approx(0.1, rel=1e-9)
     if wrap == "joint" and method == "dense":
         return
-    found = eigsh(op, 2, method=method)
-    assert found.error == pytest.approx(0.1, rel=1e-9)
-    assert not found.converged.any()
+    eigen = eigsh(op, 2, method=method)
+    assert eigen.error == pytest.approx(0.1, rel=1e-9)
+    assert not eigen.converged.any()
     assert eigsh(op, 2, method=method, rtol=0.11).converged.all()
     with pytest.raises(NumericsError, match="below the error of the computed Hessian"):
         saddle_index(op, rel_tau=0.02, method=method)
@@ -86,8 +86,8 @@ def test_an_excess_index_counts_with_the_errors_of_its_blocks() -> None:
     between, second = MatrixOperator(torch.zeros(60, 2).double()), MatrixOperator(torch.eye(2).double())
     with pytest.raises(NumericsError, match="below the error of the computed Hessian"):
         excess_index(first, between, second, 0.035, method="lanczos")
-    found = excess_index(first, between, second, 0.1, method="lanczos")
-    assert (found.lower, found.upper) == (0, 0)
+    excess = excess_index(first, between, second, 0.1, method="lanczos")
+    assert (excess.lower, excess.upper) == (0, 0)
 
 
 def cancelling(params: dict[str, Tensor], x: Tensor) -> Tensor:
@@ -118,10 +118,10 @@ def test_single_precision_counts_as_error_through_wrappers() -> None:
 def test_a_small_operator_that_has_products_alone_is_written_out() -> None:
     """Dense eigenvalues, deflated matrices, ratios and excess indices are those of the matrix that it hides."""
     A, B, C = semidefinite(20, 15, 0), draw(20, 9, seed=1), semidefinite(9, 9, 2)
-    found = eigsh(Hidden(A), 3)
-    assert found.method == "dense"
-    np.testing.assert_allclose(found.values[1], torch.linalg.eigvalsh(A).flip(0)[:3], atol=1e-14)
-    assert found.error <= 1e-13
+    eigen = eigsh(Hidden(A), 3)
+    assert eigen.method == "dense"
+    np.testing.assert_allclose(eigen.values[1], torch.linalg.eigvalsh(A).flip(0)[:3], atol=1e-14)
+    assert eigen.error <= 1e-13
     u = draw(20, seed=3)
     projector = torch.eye(20).double() - torch.outer(u, u) / (u @ u)
     assert_close(Deflated(Hidden(A), Along(u)).dense(), projector @ A @ projector, 1e-14)

@@ -91,8 +91,8 @@ def test_a_repaired_run_that_lost_rows_is_not_complete(group: str, name: str, ru
     for step in (20, 40):
         spoiled(run, row, step, name)
     assert repair(run) == run.with_name(f"{run.name}.damaged")
-    found = summarise(run)
-    assert (found.status, found.steps) == ("interrupted", 40)
+    summary = summarise(run)
+    assert (summary.status, summary.steps) == ("interrupted", 40)
 
 
 @pytest.mark.slow

@@ -42,13 +42,13 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     path = tmp_path / "a.hessian.h5"
     for number in (1.0, 2.0):
         write_datasets(path, schema.HESSIAN, ATTRS, groups(number))
-        attrs, found = read_datasets(path, schema.HESSIAN)
+        attrs, datasets = read_datasets(path, schema.HESSIAN)
         assert attrs == {**ATTRS, "schema": schema.HESSIAN, "schema_version": schema.VERSION}
-        assert list(found) == ["/", "spectrum"]
-        for name, wanted in groups(number).items():
-            xarray.testing.assert_identical(found[name].drop_attrs(), wanted.drop_attrs())
-            assert {n: v.dtype for n, v in found[name].items()} == {n: v.dtype for n, v in wanted.items()}
-        assert found["/"]["inertia"].attrs == {"_FillValue": -1, "units": "1"}
+        assert list(datasets) == ["/", "spectrum"]
+        for name, expected in groups(number).items():
+            xarray.testing.assert_identical(datasets[name].drop_attrs(), expected.drop_attrs())
+            assert {n: v.dtype for n, v in datasets[name].items()} == {n: v.dtype for n, v in expected.items()}
+        assert datasets["/"]["inertia"].attrs == {"_FillValue": -1, "units": "1"}
     assert [p.name for p in tmp_path.iterdir()] == ["a.hessian.h5"]
 
 

@@ -34,10 +34,10 @@ from landscape.training.loop import train
 
 
 def datasets(path: Path) -> dict[str, h5py.Dataset]:
-    found: dict[str, h5py.Dataset] = {}
+    items: dict[str, h5py.Dataset] = {}
     file = h5py.File(path)
-    file.visititems(lambda name, item: found.update({name: item}) if isinstance(item, h5py.Dataset) else None)
-    return found
+    file.visititems(lambda name, item: items.update({name: item}) if isinstance(item, h5py.Dataset) else None)
+    return items
 
 
 @pytest.fixture
@@ -68,8 +68,8 @@ def test_run_attributes(tiny_run: Path) -> None:
         attrs = dict(file.attrs)
     assert (attrs["schema"], attrs["schema_version"], attrs["status"]) == ("landscape.run", schema.VERSION, "complete")
     assert json.loads(attrs["config"])["hidden"] == TINY.hidden
-    wanted = "run_id created seed git_commit git_dirty python_version torch_version numpy_version h5py_version"
-    assert set(f"{wanted} hdf5_version landscape_version device hostname argv".split()) <= set(attrs)
+    names = "run_id created seed git_commit git_dirty python_version torch_version numpy_version h5py_version"
+    assert set(f"{names} hdf5_version landscape_version device hostname argv".split()) <= set(attrs)
 
 
 def test_files_are_datasets(tiny_run: Path, hessian_path: Path) -> None:
@@ -143,8 +143,8 @@ def test_rows_are_copied_in_blocks(tiny_run: Path, tmp_path: Path, monkeypatch: 
         assert reader.steps == list(before)
         assert len(reader.steps) > 3
         for step, row in before.items():
-            found = reader.checkpoint(step)
-            assert all(np.array_equal(found[name], values) for name, values in row.items())
+            stored = reader.checkpoint(step)
+            assert all(np.array_equal(stored[name], values) for name, values in row.items())
         assert all(np.array_equal(reader.metrics()[n], v, equal_nan=True) for n, v in metrics.items())
 
 

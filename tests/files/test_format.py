@@ -50,10 +50,10 @@ def test_every_dataset_has_its_line(group: str, tiny_run: Path, tiny_hessian: He
         path, title, group = measure_geometry(tiny_run, tmp_path / "tiny.geometry.h5"), "/ of a geometry file", "/"
     described = {cells[0]: cells[1:4] for cells in lines(title)}
     with h5py.File(path) as file:
-        found = {n: d for n, d in file[group].items() if isinstance(d, h5py.Dataset) and not d.is_scale}
-        assert set(found) - {"crc32"} == set(described)
+        datasets = {n: d for n, d in file[group].items() if isinstance(d, h5py.Dataset) and not d.is_scale}
+        assert set(datasets) - {"crc32"} == set(described)
         for name in described:
-            data = found[name]
+            data = datasets[name]
             axes, types, units = described[name]
             assert axes == ", ".join(axis[0].name.split("/")[-1] for axis in data.dims), name
             assert data.dtype.str[1:] in types.split(" or "), name

@@ -89,13 +89,13 @@ def test_analyses_are_written_where_their_links_lead(tiny_run: Path, tmp_path: P
     for steps in ("0", "0,60"):
         analyse(run, dataclasses.replace(E_ALONE, steps=steps), quiet=True)
     assert inspect(real).steps == (0, 60)
-    given, point = link(tmp_path / "c.h5", "elsewhere/c.h5")
+    analysis, point = link(tmp_path / "c.h5", "elsewhere/c.h5")
     config = AnalysisConfig(blocks=("E",), device="cpu")
-    refine(run, 60, config, given, max_products=20, quiet=True)
-    refine(run, 60, config, given, max_products=30, resume=True, quiet=True)
+    refine(run, 60, config, analysis, max_products=20, quiet=True)
+    refine(run, 60, config, analysis, max_products=30, resume=True, quiet=True)
     assert inspect(point).finished
     assert beside.is_symlink()
-    assert given.is_symlink()
+    assert analysis.is_symlink()
     assert sorted(p.name for p in (tmp_path / "elsewhere").iterdir()) == ["c.h5", "h.h5"]
 
 

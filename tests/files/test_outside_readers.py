@@ -68,9 +68,9 @@ def h5dump_names(path: Path) -> set[str]:
 
 def h5dump_values(path: Path, name: str) -> Array:
     text = printed("h5dump", "-y", "-m", "%.17g", "-d", f"/{name}", path)
-    found = re.search(r"SIMPLE { \((.*?)\).*?DATA {(.*?)}", text, re.DOTALL)
-    assert found
-    return shaped(*found.groups())
+    match = re.search(r"SIMPLE { \((.*?)\).*?DATA {(.*?)}", text, re.DOTALL)
+    assert match
+    return shaped(*match.groups())
 
 
 def h5ls_names(path: Path) -> set[str]:
@@ -78,18 +78,18 @@ def h5ls_names(path: Path) -> set[str]:
 
 
 def h5ls_values(path: Path, name: str) -> Array:
-    found = re.search(r"Dataset {(.*?)}\s+Data:(.*)", printed("h5ls", "-d", f"{path}/{name}"), re.DOTALL)
-    assert found
-    return shaped(*found.groups())
+    match = re.search(r"Dataset {(.*?)}\s+Data:(.*)", printed("h5ls", "-d", f"{path}/{name}"), re.DOTALL)
+    assert match
+    return shaped(*match.groups())
 
 
 def ncdump_names(path: Path) -> set[str]:
     names, group = set(), ""
     for line in printed("ncdump", "-h", path).splitlines():
-        if found := re.fullmatch(r"group: (\S+) {", line):
-            group = f"{found[1]}/"
-        elif found := re.fullmatch(r"\s+\w+ (\S+)\(.*\) ;", line):
-            names.add(group + found[1].replace("\\", ""))
+        if match := re.fullmatch(r"group: (\S+) {", line):
+            group = f"{match[1]}/"
+        elif match := re.fullmatch(r"\s+\w+ (\S+)\(.*\) ;", line):
+            names.add(group + match[1].replace("\\", ""))
     return names
 
 
@@ -170,8 +170,8 @@ def served(tiny_run: Path, tiny_hessian: HessianReader) -> dict[str, dict[str, A
         groups = {"metrics": run.metrics(), "tokens": run.tokens(), "data": run.data()}
         rows = [run.checkpoint(step) for step in run.steps]
         groups["checkpoints"] = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
-    found, steps = tiny_hessian, tiny_hessian.steps
-    kinds = {"": found.row, "spectrum/": found.spectra, "density/": found.densities}
+    reader, steps = tiny_hessian, tiny_hessian.steps
+    kinds = {"": reader.row, "spectrum/": reader.spectra, "density/": reader.densities}
     return {
         "run": {f"{group}/{name}": array for group, data in groups.items() for name, array in data.items()},
         "hessian": {
@@ -207,13 +207,13 @@ def test_values(reader: str, kind: str, name: str, files: dict[str, Path], serve
 def test_axes_have_their_names(table: schema.Table, files: dict[str, Path]) -> None:
     """Both engines of xarray and the netCDF library see each axis under the name that the schema gives it."""
     path = files["hessian" if table.group == "/" else "run"]
-    wanted = {field.name: (table.row, *field.dims) for field in table.fields}
+    dims = {field.name: (table.row, *field.dims) for field in table.fields}
     for engine in ("h5netcdf", "netcdf4"):
         with xarray.open_dataset(path, group=table.group, engine=engine) as data:
-            assert {name: data[name].dims for name in wanted} == wanted
+            assert {name: data[name].dims for name in dims} == dims
     with netCDF4.Dataset(path) as file:
         group = file if table.group == "/" else file[table.group]
-        assert {name: group[name].dimensions for name in wanted} == wanted
+        assert {name: group[name].dimensions for name in dims} == dims
 
 
 EXAMPLES = {
@@ -248,15 +248,15 @@ def test_examples(title: str, folder: Path, served: dict[str, dict[str, Array]],
     values = served["hessian"]["eigenvalues"]
     assert tiny_hessian.steps[-1] == 60
     joint = tiny_hessian.blocks.index("E,W")
-    wanted = {
+    expected = {
         "h5dump": (entry[0, 0, 0], values[1, 2, 0, 0]),
         "h5ls": (served["run"]["metrics/test_accuracy"][-1], values[-1, joint, 0, 0]),
         "ncdump": (served["run"]["metrics/test_accuracy"][-1], values[-1, joint, 0, 0]),
         "GNU Octave": (entry[-1, 0, 0], values[-1, 2, 0, 0]),
     }.get(title, (entry[-1, 0, 0], values[-1, joint, 0, 0]))
-    found = numbers(printed(*COMMANDS[language], code.replace("500", "60"), cwd=folder))
-    for value in wanted:
-        assert any(math.isclose(value, number, rel_tol=1e-7) for number in found), (value, found)
+    printed_numbers = numbers(printed(*COMMANDS[language], code.replace("500", "60"), cwd=folder))
+    for value in expected:
+        assert any(math.isclose(value, number, rel_tol=1e-7) for number in printed_numbers), (value, printed_numbers)
 
 
 def test_every_reader_has_an_example() -> None:

@@ -97,8 +97,8 @@ def test_a_file_keeps_its_owner(tmp_path: Path) -> None:
     give(path, 65534, 12345)
     path.chmod(0o640)
     resume(path)
-    found = path.stat()
-    assert (found.st_uid, found.st_gid, mode(path)) == (65534, 12345, 0o640)
+    status = path.stat()
+    assert (status.st_uid, status.st_gid, mode(path)) == (65534, 12345, 0o640)
 
 
 @AS_ROOT

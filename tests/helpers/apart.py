@@ -217,19 +217,19 @@ def run_apart(folder: Path, argv: list[str], kill: Kill | None = None) -> Outcom
     The child is forked from a server that has imported everything, so that kills fall into the work, and that has one
     thread: a fork of this process could inherit a lock that another of its threads holds.
     """
-    told, telling = SERVER.Pipe(duplex=False)
+    pipe, telling = SERVER.Pipe(duplex=False)
     child = SERVER.Process(target=_work, args=(argv, kill, telling))
     child.start()
     telling.close()
-    assert told.poll(PATIENCE), "the child did not start"
+    assert pipe.poll(PATIENCE), "the child did not start"
     # Not killed before: a signal at Python's own start tells nothing of the command.
-    told.recv()
+    pipe.recv()
     outcome, started, after = Outcome(), time.monotonic(), kill.after if kill else None
     used = -1
     with contextlib.suppress(EOFError):
         while True:
             left = PATIENCE if after is None else after - (time.monotonic() - started)
-            if not told.poll(max(left, 0)):
+            if not pipe.poll(max(left, 0)):
                 if after is None or kill is None:
                     before, used = used, _ticks(child.pid or 0)
                     if used != before:
@@ -241,7 +241,7 @@ def run_apart(folder: Path, argv: list[str], kill: Kill | None = None) -> Outcom
                 # What it had said before it died, or says yet, is still to be read.
                 after = None
                 continue
-            message = told.recv()
+            message = pipe.recv()
             if isinstance(message, str):
                 outcome.said = message
             else:
@@ -256,22 +256,22 @@ def run_apart(folder: Path, argv: list[str], kill: Kill | None = None) -> Outcom
 
 def _ticks(leader: int) -> int:
     """CPU time that a command and what it started have used, in clock ticks."""
-    found = 0
+    ticks = 0
     for pid in {leader, *_group(leader)}:
         with contextlib.suppress(OSError):
-            found += sum(map(int, Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()[11:13]))
-    return found
+            ticks += sum(map(int, Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()[11:13]))
+    return ticks
 
 
 def _group(leader: int) -> list[int]:
     """The processes that a command has started, and that live."""
-    found = []
+    pids = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
             state, _, group, *_ = stat.read_text().rpartition(") ")[2].split()
             if int(group) == leader and state not in "ZX":
-                found.append(int(stat.parent.name))
-    return found
+                pids.append(int(stat.parent.name))
+    return pids
 
 
 def _work(argv: list[str], kill: Kill | None, telling: Connection) -> None:

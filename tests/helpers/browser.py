@@ -35,10 +35,10 @@ class Browser:
         if self._session:
             message["sessionId"] = self._session
         os.write(self._send, json.dumps(message).encode() + b"\0")
-        while (found := self._next()).get("id") != self._count:
-            self._note(found)
-        assert "error" not in found, found["error"]
-        return dict(found["result"])
+        while (reply := self._next()).get("id") != self._count:
+            self._note(reply)
+        assert "error" not in reply, reply["error"]
+        return dict(reply["result"])
 
     def _next(self) -> dict[str, Any]:
         while b"\0" not in self._rest:

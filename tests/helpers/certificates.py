@@ -174,16 +174,16 @@ class Network:
         loss = LOSSES[self.loss]
         times = torch.tensor(self.copies)
         data = self.x.repeat_interleave(times, 0), self.y.repeat_interleave(times, 0)
-        given: Any = loss.torch
+        own: Any = loss.torch
         if loss.own:
-            given = lambda model, batch: loss.torch(model(batch[0]), batch[1]).mean()  # noqa: E731
+            own = lambda model, batch: loss.torch(model(batch[0]), batch[1]).mean()  # noqa: E731
         if self.seed % 4 == 0 and len(data[0]) > 1:
             # Batches of unequal sizes.
             first = len(data[0]) // 3 + 1
             return Objective(
-                self.module, list(zip(*(part.tensor_split([first]) for part in data), strict=True)), loss=given
+                self.module, list(zip(*(part.tensor_split([first]) for part in data), strict=True)), loss=own
             )
-        return Objective(self.module, data, loss=given)
+        return Objective(self.module, data, loss=own)
 
     def exact(self) -> tuple[Decimal, Exact]:
         """The loss and its Hessian."""
@@ -271,11 +271,11 @@ def drawn_network(seed: int) -> Network:
 
 @dataclasses.dataclass
 class Matrix:
-    """A drawn matrix as it is, A, and as it is given, with a bound on the error of that."""
+    """A drawn matrix as it is, A, and the operator that stands for it, with a bound on its error."""
 
     seed: int
     A: Tensor
-    given: MatrixOperator
+    operator: MatrixOperator
     notes: list[str]
 
 
@@ -365,15 +365,15 @@ class Witness:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             try:
-                found = answer()
+                result = answer()
             except (NumericsError, ArgumentError) as error:
                 # Its first words, without numbers and names.
                 words = re.split(r"[:,;]| \S*\d| '", str(error))[0]
                 self.note(question, f"refused ({words})")
                 return None
-        level = getattr(found, "level", None)
+        level = getattr(result, "level", None)
         self.note(question, level if isinstance(level, str) else "answered")
-        return found
+        return result
 
     def note(self, question: str, level: str) -> None:
         self.report.levels[question.partition(":")[0]][level] += 1
@@ -392,29 +392,31 @@ class Witness:
     def index(self, name: str, op: Any, true: Spectrum, rel_tau: float | None, method: Any) -> None:
         """The saddle index."""
         question = f"saddle_index {method} rel_tau {rel_tau}: {name}"
-        found = self.ask(question, lambda: landscape.saddle_index(op, rel_tau, method))
-        if found is None:
+        inertia = self.ask(question, lambda: landscape.saddle_index(op, rel_tau, method))
+        if inertia is None:
             return
-        n = true.below(Decimal(-found.tolerance))
+        n = true.below(Decimal(-inertia.tolerance))
         self.require(
-            question, found.lower <= n <= found.upper, f"{found.level} {found.lower} to {found.upper}, true {n}"
+            question,
+            inertia.lower <= n <= inertia.upper,
+            f"{inertia.level} {inertia.lower} to {inertia.upper}, true {n}",
         )
 
     def eigenvalues(self, name: str, op: Any, true: Spectrum, method: Any) -> None:
         """The outermost eigenvalues, in order where the matrix is written out."""
         question, n = f"eigsh {method}: {name}", op.shape[0]
-        found = self.ask(question, lambda: landscape.eigsh(op, min(3, n), method=method))
-        if found is None:
+        eigen = self.ask(question, lambda: landscape.eigsh(op, min(3, n), method=method))
+        if eigen is None:
             return
         # The last digit of the values themselves.
-        slack = 8 * n * torch.finfo(op.dtype).eps * found.operator_norm
-        for end, (values, residuals) in enumerate(zip(found.values, found.residuals, strict=True)):
+        slack = 8 * n * torch.finfo(op.dtype).eps * eigen.operator_norm
+        for end, (values, residuals) in enumerate(zip(eigen.values, eigen.residuals, strict=True)):
             for i, (value, residual) in enumerate(zip(values, residuals, strict=True)):
-                index, reach = (n - 1 - i if end else i), residual + found.error + slack
+                index, reach = (n - 1 - i if end else i), residual + eigen.error + slack
                 low, high = (Decimal(float(value)) + Decimal(side * float(reach)) for side in (-1, 1))
                 holds = true.within(index, low, high) if method == "dense" else true.has(low, high)
                 self.require(question, holds, f"{value:.17g} +- {reach:.1e} holds no eigenvalue {index} of {n}")
-                away = float(found.hidden[end]) + found.error + slack
+                away = float(eigen.hidden[end]) + eigen.error + slack
                 # It is of the operator as it is, with the rounding of its products.
                 if method == "lanczos" and isinstance(op, MatrixOperator) and math.isfinite(away):
                     low, high = (Decimal(float(value)) + Decimal(side * away) for side in (-1, 1))
@@ -423,27 +425,27 @@ class Witness:
     def ratios(self, name: str, blocks: Blocks, exact: Blocks, tau: Any, method: Any) -> None:
         """Coupling ratios, and the joint index by them."""
         question = f"coupling {method} tau {'default' if tau is None else 'given'}: {name}"
-        found = self.ask(question, lambda: landscape.coupling(*blocks, tau, method=method))
-        if found is None:
+        result = self.ask(question, lambda: landscape.coupling(*blocks, tau, method=method))
+        if result is None:
             return
-        shift = Decimal(found.tolerance)
+        shift = Decimal(result.tolerance)
         n = Spectrum(joint(*exact)).below(-shift)
-        inside = found.index_lower <= n <= found.index_upper
-        self.require(question, inside, f"index {found.index_lower} to {found.index_upper}, true {n}")
-        self.note(f"index of {question}", "known" if found.index >= 0 else "bracketed")
+        inside = result.index_lower <= n <= result.index_upper
+        self.require(question, inside, f"index {result.index_lower} to {result.index_upper}, true {n}")
+        self.note(f"index of {question}", "known" if result.index >= 0 else "bracketed")
         squares = fifty.squared_ratios(*exact, shift)
         if squares is None:
             # Conjugate gradients may pass negative curvature by, as the docstring says.
             self.require(question, method == "lanczos", "a shifted diagonal block is not positive definite")
             return
         oblong = exact[1].shape[0] != exact[1].shape[1]
-        if max(abs(x) for x in exact[1].flat) < Decimal("1e-300") and not found.ratios.any():
+        if max(abs(x) for x in exact[1].flat) < Decimal("1e-300") and not result.ratios.any():
             self.report.vanished += 1
             return
         # Distances of products assume of the diagonal blocks that they have no negative curvature.
         assumed = all(isinstance(H, MatrixOperator) for H in blocks) or method == "dense"
         assumed = assumed or not any(Spectrum(H).below(-Spectrum(H).norm * Decimal("1e-30")) for H in exact[::2])
-        for i, (ratio, error, distance) in enumerate(zip(found.ratios, found.errors, found.distances, strict=True)):
+        for i, (ratio, error, distance) in enumerate(zip(result.ratios, result.errors, result.distances, strict=True)):
 
             def around(away: float, ratio: float = float(ratio)) -> tuple[Decimal, Decimal]:
                 last_digit = Decimal(ratio) * Decimal("1e-15")
@@ -461,14 +463,14 @@ class Witness:
     def excess(self, name: str, blocks: Blocks, exact: Blocks, method: Any) -> None:
         """What the coupling adds to the index."""
         question = f"excess_index {method}: {name}"
-        found = self.ask(question, lambda: landscape.excess_index(*blocks, method=method))
-        if found is None:
+        excess = self.ask(question, lambda: landscape.excess_index(*blocks, method=method))
+        if excess is None:
             return
-        shift = Decimal(-found.tolerance)
+        shift = Decimal(-excess.tolerance)
         n, a, c = (Spectrum(H).below(shift) for H in (joint(*exact), exact[0], exact[2]))
         n -= a + c
         self.require(
-            question, found.lower <= n <= found.upper, f"{found.level} {found.lower} to {found.upper}, true {n}"
+            question, excess.lower <= n <= excess.upper, f"{excess.level} {excess.lower} to {excess.upper}, true {n}"
         )
 
 
@@ -519,7 +521,7 @@ def ask_of_network(seed: int, report: Report) -> None:
 def ask_of_matrix(seed: int, report: Report) -> None:
     """Every question about one drawn matrix."""
     matrix = drawn_matrix(seed)
-    op, n = matrix.given, len(matrix.A)
+    op, n = matrix.operator, len(matrix.A)
     with digits():
         H = fifty.exact(matrix.A)
         witness = Witness(report, f"matrix {seed} ({', '.join(matrix.notes)}, n {n})", H)

@@ -19,11 +19,11 @@ def a_state(step: int, dtype: torch.dtype = torch.float32) -> State:
 
 def same(path: Path, truth: dict[int, State]) -> None:
     """A run file holds these states bit for bit, and nothing else."""
-    found = states(path)
-    assert list(found) == sorted(truth)
+    stored = states(path)
+    assert list(stored) == sorted(truth)
     for step, state in truth.items():
-        assert found[step].keys() == state.keys()
+        assert stored[step].keys() == state.keys()
         for name, tensor in state.items():
             wide = tensor if tensor.dtype == torch.float64 else tensor.float()
-            assert torch.equal(torch.from_numpy(np.asarray(found[step][name])), wide)
+            assert torch.equal(torch.from_numpy(np.asarray(stored[step][name])), wide)
             assert torch.equal(wide.to(tensor.dtype), tensor)

@@ -91,7 +91,7 @@ def served_hessian(path: Path) -> dict[int, bytes]:
 
 def everything(path: Path) -> dict[str, bytes]:
     """All committed rows of all tables as an outsider reads them, but for wall times and the slots' order."""
-    found: dict[str, bytes] = {}
+    contents: dict[str, bytes] = {}
     with h5py.File(path, "r") as file:
         for group in ("checkpoints", "metrics", "tokens", "moments"):
             if group in file:
@@ -99,13 +99,13 @@ def everything(path: Path) -> dict[str, bytes]:
                 rows = np.flatnonzero(file[group]["crc32"][()] >> 32 == 1)
                 for name, data in file[group].items():
                     if row in data.dims[0][0].name if data.ndim and not data.is_scale else name == row:
-                        found[f"{group}/{name}"] = data[()][rows].tobytes()
+                        contents[f"{group}/{name}"] = data[()][rows].tobytes()
         for name, data in file["data"].items():
-            found[f"data/{name}"] = data[()].tobytes()
+            contents[f"data/{name}"] = data[()].tobytes()
     with RunReader(path) as reader:
-        found |= {f"resume/{n}": np.asarray(v).tobytes() for n, v in reader.resume_state().items()}
-        found["status"] = str(reader.attrs["status"]).encode()
-    return found
+        contents |= {f"resume/{n}": np.asarray(v).tobytes() for n, v in reader.resume_state().items()}
+        contents["status"] = str(reader.attrs["status"]).encode()
+    return contents
 
 
 def judge(tally: Tally, served: dict[int, bytes], acknowledged: set[int], truth: dict[int, bytes]) -> None:

@@ -94,10 +94,10 @@ def hessian(function: Callable[[dict[str, Any]], Number], params: Mapping[str, T
     values = itertools.chain.from_iterable(exact(p).flat for p in params.values())
     leaves = [Number(value, axis) for value, axis in zip(values, axes, strict=True)]
     left = iter(leaves)
-    given = {}
+    numbers = {}
     for name, p in params.items():
-        given[name] = np.array([next(left) for _ in range(p.numel())], object).reshape(tuple(p.shape))
-    out = function(given)
+        numbers[name] = np.array([next(left) for _ in range(p.numel())], object).reshape(tuple(p.shape))
+    out = function(numbers)
     nodes, reach = {}, [out]
     while reach:
         node = reach.pop()

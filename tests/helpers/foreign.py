@@ -43,9 +43,9 @@ def problem():
 
 def executed(text: str) -> dict[str, Any]:
     """What a user's file defines."""
-    found: dict[str, Any] = {}
-    exec(compile(text, "mine.py", "exec"), found)
-    return found
+    namespace: dict[str, Any] = {}
+    exec(compile(text, "mine.py", "exec"), namespace)
+    return namespace
 
 
 def trained(model: nn.Module, loss: Any, steps: Sequence[int], lr: float = 0.1) -> Iterator[tuple[int, Arrays]]:

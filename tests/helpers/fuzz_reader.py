@@ -53,11 +53,11 @@ def serve(path: Path, original: Served) -> Served:
         return {"damage": f"error: {error}"}
 
 
-def judge(found: Served, original: Served) -> str:
+def judge(served: Served, original: Served) -> str:
     """ "harmless" if all is served as it was, "named: ..." if what is not is named; else what is wrong."""
-    damage = found["damage"] if found["damage"] != original["damage"] else ""
+    damage = served["damage"] if served["damage"] != original["damage"] else ""
     for name in original.keys() - {"damage", "slots"}:
-        value, got = original[name], found.get(name)
+        value, got = original[name], served.get(name)
         if isinstance(got, str) and got.startswith("error: "):
             damage = damage or got
         elif name == "resume" and got != value and got in original["slots"]:

@@ -22,10 +22,10 @@ def draw(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def assert_close(found: Tensor, expected: Tensor, relative: float = 1e-13) -> None:
+def assert_close(actual: Tensor, expected: Tensor, relative: float = 1e-13) -> None:
     """Equal within `relative` of the largest entry."""
-    assert found.shape == expected.shape
-    assert float((found - expected).abs().max()) <= relative * float(expected.abs().max())
+    assert actual.shape == expected.shape
+    assert float((actual - expected).abs().max()) <= relative * float(expected.abs().max())
 
 
 def matrix(values: Array | list[float], seed: int = 0) -> Tensor:
@@ -56,9 +56,9 @@ def at_minus_tau(seed: int) -> tuple[Tensor, float]:
     return matrix([1.0, 0.5, -0.3, -tau, 0.2, 0.7], seed), tau
 
 
-def true_index(values: Array, found: Inertia) -> int:
+def true_index(values: Array, inertia: Inertia) -> int:
     """Eigenvalues below -tau of a prescribed spectrum."""
-    return int((values < -found.tolerance).sum())
+    return int((values < -inertia.tolerance).sum())
 
 
 def exact_index(A: Tensor, shift: float) -> int:

@@ -39,10 +39,10 @@ def started(
     """`work(*what)` in `size` processes; env: what more the environment of a rank holds."""
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     crew = Crew(folder, size)
-    given = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port)}
-    given["TORCHELASTIC_USE_AGENT_STORE"] = "True"
+    shared = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port)}
+    shared["TORCHELASTIC_USE_AGENT_STORE"] = "True"
     for rank in range(size):
-        own = {**given, "RANK": str(rank), "LOCAL_RANK": str(rank), **(env or {}).get(rank, {})}
+        own = {**shared, "RANK": str(rank), "LOCAL_RANK": str(rank), **(env or {}).get(rank, {})}
         crew.processes.append(SERVER.Process(target=_enter, args=(folder, rank, own, work, what)))
         crew.processes[-1].start()
     try:

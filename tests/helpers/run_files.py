@@ -15,11 +15,11 @@ from landscape.files.runs import RunReader
 def contents(path: Path) -> dict[str, Any]:
     """Every committed number of a run file by name, and what says how it ended."""
     with RunReader(path) as reader:
-        found = {f"checkpoints/{n}": v for n, v in reader.tables["checkpoints"].columns().items()}
+        columns = {f"checkpoints/{n}": v for n, v in reader.tables["checkpoints"].columns().items()}
         for name, table in (("data", reader.data()), ("metrics", reader.metrics()), ("tokens", reader.tokens())):
-            found |= {f"{name}/{n}": v for n, v in table.items()}
-        found |= {f"resume/{n}": v for n, v in reader.resume_state().items()}
-        return found | {"config": reader.config, "status": reader.attrs["status"], "seed": reader.attrs["seed"]}
+            columns |= {f"{name}/{n}": v for n, v in table.items()}
+        columns |= {f"resume/{n}": v for n, v in reader.resume_state().items()}
+        return columns | {"config": reader.config, "status": reader.attrs["status"], "seed": reader.attrs["seed"]}
 
 
 def same_run(left: Path, right: Path, tolerance: float) -> None:

@@ -152,14 +152,14 @@ class Ledger:
         for path, rows in self.rows.items():
             for read in (served, stored):
                 try:
-                    found = read(path, rows)
+                    present = read(path, rows)
                 except (LandscapeError, OSError, KeyError) as error:
                     self.lost.append(f"{path.name}: {len(rows)} rows, {read.__name__}: {error}")
                     continue
                 for label, row in rows.items():
-                    if label not in found:
+                    if label not in present:
                         self.lost.append(f"{path.name}: row {label} is not {read.__name__}")
-                    elif any(found[label].get(name) != content for name, content in row.items()):
+                    elif any(present[label].get(name) != content for name, content in row.items()):
                         self.torn.append(f"{path.name}: row {label} is {read.__name__} with other bytes")
         for path, content in self.strangers.items():
             if not path.exists() or path.read_bytes() != content:
@@ -178,8 +178,8 @@ def identity(path: Path) -> str:
     if not path.exists():
         return ""
     if file_schema(path) == schema.HESSIAN:
-        found = HessianReader(path)
-        return f"{found.attrs['parent_run_id']} {found.config['k']}"
+        reader = HessianReader(path)
+        return f"{reader.attrs['parent_run_id']} {reader.config['k']}"
     with h5py.File(path) as file:
         return str(file.attrs["run_id"])
 
@@ -191,17 +191,17 @@ def served(path: Path, labels: Iterable[Label] | None = None) -> dict[Label, Row
         blocks: dict[Label, Row] = {(step, block): {} for step in reader.steps for block in reader.measured(step)}
         return {**blocks, **_searched(reader.iterations)}
     with RunReader(path) as run:
-        wanted = set(run.steps if labels is None else labels)
+        steps = set(run.steps if labels is None else labels)
         tables = {group: table for group, table in run.tables.items() if table.label == "step"}
-        rows = {n: {g: table.row(n) for g, table in tables.items()} for n in run.steps if n in wanted}
+        rows = {n: {g: table.row(n) for g, table in tables.items()} for n in run.steps if n in steps}
     return {
         n: {
             f"{g}/{name}": np.asarray(value).tobytes()
-            for g, row in found.items()
+            for g, row in groups.items()
             for name, value in (row or {}).items()
         }
-        for n, found in rows.items()
-        if all(found.values())
+        for n, groups in rows.items()
+        if all(groups.values())
     }
 
 
@@ -210,7 +210,7 @@ def stored(path: Path, labels: Iterable[Label]) -> dict[Label, Row]:
     with h5py.File(path, "r") as file:
         if "operator_norm" in file:
             return _blocks_stored(file)
-        found: dict[Label, Row] = {n: {} for n in labels}
+        rows: dict[Label, Row] = {n: {} for n in labels}
         groups = [g for g in file.values() if isinstance(g, h5py.Group) and "crc32" in g and "step" in g]
         for group in groups:
             if "resume_slot" in group:
@@ -218,22 +218,22 @@ def stored(path: Path, labels: Iterable[Label]) -> dict[Label, Row]:
             label, record = group["step"][()], group["crc32"][()]
             names = str(group["crc32"].attrs["fields"]).split()
             columns = {f"{group.name.removeprefix('/')}/{name}": group[name][()] for name in names}
-            for n in list(found):
+            for n in list(rows):
                 at = np.flatnonzero((label == n) & (record >= WRITTEN))
                 if len(at) != 1:
-                    found.pop(n)
+                    rows.pop(n)
                     continue
-                found[n] |= {name: values[at[0]].tobytes() for name, values in columns.items()}
-    return found
+                rows[n] |= {name: values[at[0]].tobytes() for name, values in columns.items()}
+    return rows
 
 
 def _blocks_stored(file: h5py.File) -> dict[Label, Row]:
     blocks, norms = file["block"].asstr()[()], file["operator_norm"][()]
     steps = dict(zip(map(int, file["step"][()]), norms, strict=True))
-    found: dict[Label, Row] = {(s, b): {} for s, row in steps.items() for b in blocks[~np.isnan(row)]}
+    rows: dict[Label, Row] = {(s, b): {} for s, row in steps.items() for b in blocks[~np.isnan(row)]}
     if "resume" not in file:
-        return found
-    return {**found, **_searched(int(file["resume/iterations"][()]))}
+        return rows
+    return {**rows, **_searched(int(file["resume/iterations"][()]))}
 
 
 def _searched(steps: int) -> dict[Label, Row]:

@@ -35,7 +35,7 @@ Numbers = dict[tuple[Any, ...], bytes]
 
 def everything(path: Path) -> Numbers:
     """Every number but wall times, by step, group, dataset and block; two blocks where it is of two."""
-    reader, found = HessianReader(path), Numbers()
+    reader, numbers = HessianReader(path), Numbers()
     for step in reader.steps:
         for group, row in reader.rows(step).items():
             for name, value in row.items():
@@ -43,15 +43,15 @@ def everything(path: Path) -> Numbers:
                 if name == "seconds":
                     continue
                 if group != "/" or name not in BY_BLOCK:
-                    found[step, group, name] = array.tobytes()
+                    numbers[step, group, name] = array.tobytes()
                     continue
                 for block, part in zip(reader.blocks, array, strict=True):
                     if name not in BY_PAIR:
-                        found[step, group, name, block] = part.tobytes()
+                        numbers[step, group, name, block] = part.tobytes()
                         continue
                     for other, number in zip(reader.blocks, part, strict=True):
-                        found[step, group, name, block, other] = number.tobytes()
-    return found
+                        numbers[step, group, name, block, other] = number.tobytes()
+    return numbers
 
 
 # --- the commands, and what nothing has disturbed; made once ---------------------------------------------------

@@ -63,15 +63,15 @@ def wait_for(condition: Callable[[], bool], pause: float = 0.01) -> None:
 
 def descendants(pid: int) -> list[int]:
     """The processes that a process started and that still are."""
-    found = []
+    pids = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             state, parent = stat.read_text().rpartition(")")[2].split()[:2]
         except OSError:
             continue
         if int(parent) == pid and state != "Z":
-            found.append(int(stat.parent.name))
-    return found
+            pids.append(int(stat.parent.name))
+    return pids
 
 
 def start(folder: Path, sweep: dict[str, Any]) -> subprocess.Popen[str]:

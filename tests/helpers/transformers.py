@@ -86,9 +86,9 @@ def at_random(config: TrainConfig, seed: int = 7, spread: float = 0.3) -> dict[s
 
 def problem_of(config: TrainConfig) -> TransformerProblem:
     data = vars(make_data(config))
-    found = models.of_config(config, data, "cpu")
-    assert isinstance(found, TransformerProblem)
-    return found
+    problem = models.of_config(config, data, "cpu")
+    assert isinstance(problem, TransformerProblem)
+    return problem
 
 
 def dense_hessian(path: Path, step: int, only: Collection[str] = ()) -> tuple[Tensor, dict[str, slice]]:
@@ -113,8 +113,8 @@ def dense_hessian(path: Path, step: int, only: Collection[str] = ()) -> tuple[Te
         return (z.logsumexp(1) - z[torch.arange(len(z)), labels]).mean()
 
     flat = torch.cat([p.flatten() for p in moved.values()])
-    found: Tensor = torch.func.jacrev(torch.func.grad(loss), chunk_size=64)(flat)
-    return found, rows
+    matrix: Tensor = torch.func.jacrev(torch.func.grad(loss), chunk_size=64)(flat)
+    return matrix, rows
 
 
 def mlp_logits(config: dict[str, Any], params: dict[str, Tensor], tokens: Tensor) -> Tensor:

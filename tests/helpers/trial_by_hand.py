@@ -250,13 +250,13 @@ def d2(source: Source, seed: int) -> float:
 def verdict(x: Mapping[str, Mapping[int, float]]) -> dict[str, tuple[float, str]]:
     """Holm's p and the verdict of each claim, over all 2^n signs of its signed ranks."""
     p = {name: enumerated(np.array(list(numbers.values()))) for name, numbers in x.items()}
-    found: dict[str, tuple[float, str]] = {}
+    verdicts: dict[str, tuple[float, str]] = {}
     worst = 0.0
     for rank, name in enumerate(sorted(p, key=p.__getitem__)):
         worst = max(worst, min(1.0, p[name] * (len(p) - rank)))
         median = float(np.sort(list(x[name].values()))[[(len(x[name]) - 1) // 2, len(x[name]) // 2]].sum())
-        found[name] = worst, "undecided" if worst >= 0.05 else "supported" if median > 0 else "not supported"
-    return found
+        verdicts[name] = worst, "undecided" if worst >= 0.05 else "supported" if median > 0 else "not supported"
+    return verdicts
 
 
 def enumerated(x: Floats) -> float:

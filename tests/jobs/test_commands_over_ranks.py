@@ -81,13 +81,13 @@ def test_a_fault_loses_nothing(fault: str, at: int, faulty: Path, monkeypatch: p
     with started(faulty, 2, command, faulty, COMMAND) as crew:
         crew.join()
     assert (crew.codes, crew.said()) == ([0, 0], "")
-    found = HessianReader(faulty / "run.hessian.h5")
-    assert (found.steps, found.attrs["status"]) == ([0, 5, 9], "complete")
-    assert {name: value.tobytes() for name, value in found.row(0).items()} == before
+    reader = HessianReader(faulty / "run.hessian.h5")
+    assert (reader.steps, reader.attrs["status"]) == ([0, 5, 9], "complete")
+    assert {name: value.tobytes() for name, value in reader.row(0).items()} == before
     monkeypatch.setenv("RANK", "0")
     assert cli.run([*COMMAND, "--out", "one.h5"]) == 0
     expected = HessianReader(faulty / "one.h5").row(9)["eigenvalues"]
-    np.testing.assert_allclose(found.row(9)["eigenvalues"], expected, rtol=0, atol=1e-12 * np.nanmax(np.abs(expected)))
+    np.testing.assert_allclose(reader.row(9)["eigenvalues"], expected, rtol=0, atol=1e-12 * np.nanmax(np.abs(expected)))
 
 
 def unlike(folder: Path, what: str) -> None:

@@ -85,9 +85,9 @@ def torchrun(folder: Path, *argv: str) -> None:
     assert done.stdout.count("written: ") == 1, done.stdout
 
 
-def assert_equal(found: Path, expected: Path) -> None:
+def assert_equal(actual: Path, expected: Path) -> None:
     """All numbers of two Hessian files agree to 1e-12 of the largest of their kind; so do the counts."""
-    with h5py.File(found) as ours, h5py.File(expected) as theirs:
+    with h5py.File(actual) as ours, h5py.File(expected) as theirs:
         names: list[str] = []
         theirs.visititems(lambda name, item: names.append(name) if isinstance(item, h5py.Dataset) else None)
         unlike, compared = [], 0
@@ -236,9 +236,9 @@ def tied(count: int) -> None:
         assert loose.value(dict(NET.named_parameters())) == pytest.approx(expected(count), rel=1e-12)
         HessianOperator(loose, dict(NET.named_parameters()))
         bound = Objective(NET, X[:count], Y[:count], lambda z, y: cross_entropy(z - z.mean(0), y))
-        with pytest.raises(ArgumentError, match="the loss of a batch changes by") as told:
+        with pytest.raises(ArgumentError, match="the loss of a batch changes by") as refusal:
             HessianOperator(bound, dict(NET.named_parameters()))
-        assert "in one process" in told.value.hint
+        assert "in one process" in refusal.value.hint
 
 
 def expected(count: int) -> float:

@@ -101,9 +101,9 @@ def test_what_the_command_refuses(
     """No process, and no JSON; the hint shows what a sweep looks like."""
     (tmp_path / "s.json").write_text(text)
     assert cli.run(["sweep", "--config", str(tmp_path / "s.json"), "--out", str(tmp_path), *more]) == 2
-    found = capsys.readouterr().err
-    assert error in found
-    assert more or 'hint: write {"name": "ratios", "grid"' in found
+    stderr = capsys.readouterr().err
+    assert error in stderr
+    assert more or 'hint: write {"name": "ratios", "grid"' in stderr
 
 
 def test_a_file_in_the_way(whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -58,7 +58,7 @@ def test_a_sweep_of_transformers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         ours, theirs = plain.row(step), own.row(step)
         for ours_i, theirs_i in ((0, 0), (2, 1)):
             norm = ours["operator_norm"][ours_i]
-            found = [row["eigenvalues"][i] / norm for row, i in ((ours, ours_i), (theirs, theirs_i))]
-            np.testing.assert_allclose(found[0], found[1], rtol=0, atol=1e-10)
+            scaled = [row["eigenvalues"][i] / norm for row, i in ((ours, ours_i), (theirs, theirs_i))]
+            np.testing.assert_allclose(scaled[0], scaled[1], rtol=0, atol=1e-10)
     normed = HessianReader("attention/normed-s0.hessian.h5")
     assert np.isfinite(normed.row(10)["eigenvalues"]).all()

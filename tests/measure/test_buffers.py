@@ -109,11 +109,11 @@ def truth(state: dict[str, Any]) -> tuple[float, Tensor]:
 
 def agree(path: Path, states: dict[int, dict[str, Any]]) -> None:
     """The eigenvalues in a Hessian file are those of the trained networks."""
-    found = HessianReader(path)
-    assert found.steps == list(states)
+    reader = HessianReader(path)
+    assert reader.steps == list(states)
     for step, state in states.items():
         loss, H = truth(state)
-        row = found.row(step)
+        row = reader.row(step)
         values = torch.linalg.eigvalsh(H).numpy()
         np.testing.assert_allclose(row["train_loss"], loss, rtol=1e-12)
         k = row["eigenvalues"].shape[-1]
@@ -180,9 +180,9 @@ def test_slices_critical_points_and_the_library(mine: None) -> None:
     assert cli.run(["critical", *OWN, "--step", "9", "--search-hvps", "3", "--quiet"]) in (0, 3)
     point = HessianReader("run.critical-9.h5").critical_point(9)
     np.testing.assert_allclose(point["start_loss"], loss, rtol=1e-12)
-    found = slice_checkpoint("run.h5", 9, SliceConfig(k=1), AnalysisConfig(problem="mine.py:problem"))
-    np.testing.assert_allclose(found.value, loss, rtol=1e-12)
-    np.testing.assert_allclose(found.eigenvalues, torch.linalg.eigvalsh(H)[[0, -1]], atol=1e-12)
+    slices = slice_checkpoint("run.h5", 9, SliceConfig(k=1), AnalysisConfig(problem="mine.py:problem"))
+    np.testing.assert_allclose(slices.value, loss, rtol=1e-12)
+    np.testing.assert_allclose(slices.eigenvalues, torch.linalg.eigvalsh(H)[[0, -1]], atol=1e-12)
     problem, _ = load("mine.py:problem")
     measurement = Measurement.of(problem, HessianConfig(problem="mine.py:problem"))
     for step, state in states.items():
@@ -197,15 +197,15 @@ def test_a_problem_with_other_buffers() -> None:
     net.norm.note = net.norm.running_mean
     before = {name: value.clone() for name, value in net.state_dict().items()}
     problem = ModuleProblem(net, DEFINED["x"], DEFINED["y"])
-    given = {"norm.running_mean": np.array([0.3, -0.2], "f4"), "calls": torch.tensor(5)}
+    buffers = {"norm.running_mean": np.array([0.3, -0.2], "f4"), "calls": torch.tensor(5)}
     params = {name: p.double() for name, p in net.named_parameters()}
-    found = problem.with_buffers(given).objective(0.0).value(params)
+    loss_value = problem.with_buffers(buffers).objective(0.0).value(params)
     assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
     other = DEFINED["net"]().eval()
     other.norm.running_mean.copy_(torch.tensor([0.3, -0.2]))
     other.calls.fill_(5)
-    assert found == ModuleProblem(other, DEFINED["x"], DEFINED["y"]).objective(0.0).value(params)
-    assert found != problem.objective(0.0).value(params)
+    assert loss_value == ModuleProblem(other, DEFINED["x"], DEFINED["y"]).objective(0.0).value(params)
+    assert loss_value != problem.objective(0.0).value(params)
     for wrong, words in (({"scale": torch.ones(())}, "no buffer 'scale'"), ({"keep": np.ones(3)}, r"shape \(3,\)")):
         with pytest.raises(ArgumentError, match=words):
             problem.with_buffers(wrong)

@@ -59,11 +59,11 @@ def test_training_and_analysis(seed: int, tmp_path: Path) -> None:
     with h5py.File(out) as file:
         blocks = list(file["block"].asstr())
         for at, block in enumerate(blocks):
-            wanted = block.split(",")
+            members = block.split(",")
             index = [
                 i
                 for n, r in rows.items()
-                if block == "all" or n.partition(".")[0] in wanted
+                if block == "all" or n.partition(".")[0] in members
                 for i in range(r.start, r.stop)
             ]
             expected = np.linalg.eigvalsh(H[index][:, index].numpy())

@@ -37,22 +37,22 @@ def test_circles_are_found_at_their_frequencies(n: int) -> None:
     np.testing.assert_allclose(emb.fourier_shares(X), share, atol=1e-14)
     assert emb.participation_ratio(emb.component_variances(X)) == pytest.approx(6)
     np.testing.assert_allclose(emb.component_variances(X)[-6:] / n, 2)
-    found = emb.geometry(X, np.arange(n))
-    assert np.flatnonzero(found["frequency_in_use"]).tolist() == [1, 4, 5]
-    assert found["num_frequencies"] == 3
-    np.testing.assert_allclose(found["circle_r2"][[1, 4, 5]], 1)
-    assert found["top_circle_r2"] == pytest.approx(1)
-    assert found["top_frequency_share_p"] == 1 / (1 + emb.PERMUTATIONS)
-    assert found["participation_ratio_p"] == 1 / (1 + emb.PERMUTATIONS)
-    assert found["participation_ratio"] < found["participation_ratio_null"]
+    geometry = emb.geometry(X, np.arange(n))
+    assert np.flatnonzero(geometry["frequency_in_use"]).tolist() == [1, 4, 5]
+    assert geometry["num_frequencies"] == 3
+    np.testing.assert_allclose(geometry["circle_r2"][[1, 4, 5]], 1)
+    assert geometry["top_circle_r2"] == pytest.approx(1)
+    assert geometry["top_frequency_share_p"] == 1 / (1 + emb.PERMUTATIONS)
+    assert geometry["participation_ratio_p"] == 1 / (1 + emb.PERMUTATIONS)
+    assert geometry["participation_ratio"] < geometry["participation_ratio_null"]
 
 
 def test_a_small_circle_is_found_beside_large_ones() -> None:
     """It has less of the variance than chance gives any frequency, and most of what the large ones leave."""
     noise = 0.1 * np.random.default_rng(0).normal(size=(19, 20))
-    found = emb.geometry(circles(19, {2: 4.0, 3: 3.0, 7: 0.8}) + noise, np.arange(19))
-    assert found["fourier_share"][7] < found["top_frequency_share_null"]
-    assert np.flatnonzero(found["frequency_in_use"]).tolist() == [2, 3, 7]
+    geometry = emb.geometry(circles(19, {2: 4.0, 3: 3.0, 7: 0.8}) + noise, np.arange(19))
+    assert geometry["fourier_share"][7] < geometry["top_frequency_share_null"]
+    assert np.flatnonzero(geometry["frequency_in_use"]).tolist() == [2, 3, 7]
 
 
 def test_an_ellipse_is_no_circle() -> None:
@@ -78,18 +78,18 @@ def test_a_line_is_found_with_its_spacing(exponent: float, rho: float) -> None:
     """Rows at x^b on a line: Spearman's rho is 1 and the scaling index b; where b is 1 distances are linear."""
     x = np.arange(19)
     X = turned(np.outer(x**exponent, [1.0, 0, 0, 0])) + 1
-    found = emb.geometry(X, x)
-    assert found["line_spearman"] == pytest.approx(rho)
-    assert found["spearman"][0] == pytest.approx(rho)
-    assert found["scaling_index"] == exponent
-    assert found["scaling_r2"] == pytest.approx(1)
-    assert found["participation_ratio"] == pytest.approx(1)
+    geometry = emb.geometry(X, x)
+    assert geometry["line_spearman"] == pytest.approx(rho)
+    assert geometry["spearman"][0] == pytest.approx(rho)
+    assert geometry["scaling_index"] == exponent
+    assert geometry["scaling_r2"] == pytest.approx(1)
+    assert geometry["participation_ratio"] == pytest.approx(1)
     for name in ("line_spearman", "scaling_r2", "pls_q2", "distance_r2_linear"):
-        assert found[f"{name}_p"] == 1 / (1 + emb.PERMUTATIONS)
-        assert found[name] > found[f"{name}_null"]
+        assert geometry[f"{name}_p"] == 1 / (1 + emb.PERMUTATIONS)
+        assert geometry[name] > geometry[f"{name}_null"]
     if exponent == 1:
-        assert found["distance_r2_linear"] == pytest.approx(1)
-        assert found["pls_q2"] == pytest.approx(1)
+        assert geometry["distance_r2_linear"] == pytest.approx(1)
+        assert geometry["pls_q2"] == pytest.approx(1)
 
 
 def test_distances_of_a_line_beside_a_circle() -> None:
@@ -144,14 +144,14 @@ def test_partial_least_squares_with_all_components_is_least_squares() -> None:
 def test_noise_beats_its_null_as_often_as_chance_says() -> None:
     """p-values of white noise are uniform, and a third of a thousand is at most 1/3: Kolmogorov-Smirnov."""
     rng = np.random.default_rng(6)
-    found = [emb.geometry(rng.normal(size=(11, 4)), np.arange(11)) for _ in range(120)]
+    geometries = [emb.geometry(rng.normal(size=(11, 4)), np.arange(11)) for _ in range(120)]
     for statistic in emb.STATISTICS:
-        p = np.array([one[f"{statistic.name}_p"] for one in found])
+        p = np.array([one[f"{statistic.name}_p"] for one in geometries])
         # Ranks of 1 in 200, spread over their step, are uniform exactly.
         p -= rng.uniform(size=len(p)) / (1 + emb.PERMUTATIONS)
         assert scipy.stats.kstest(p, "uniform").pvalue > 1e-3, statistic.name
-    assert np.mean([one["pls_q2"] for one in found]) < 0
-    assert np.mean([one["num_frequencies"] > 0 for one in found]) < 0.05
+    assert np.mean([one["pls_q2"] for one in geometries]) < 0
+    assert np.mean([one["num_frequencies"] > 0 for one in geometries]) < 0.05
 
 
 def test_the_null_is_that_of_scipy() -> None:
@@ -207,10 +207,10 @@ def test_what_is_no_embedding_is_refused(X: Floats, said: str) -> None:
 
 
 def test_rows_that_are_all_the_same_have_no_geometry() -> None:
-    found = emb.geometry(np.ones((11, 4)), np.arange(11))
-    assert np.isnan(found["participation_ratio"])
-    assert np.isnan(found["line_spearman_p"])
-    assert found["num_frequencies"] == 0
+    geometry = emb.geometry(np.ones((11, 4)), np.arange(11))
+    assert np.isnan(geometry["participation_ratio"])
+    assert np.isnan(geometry["line_spearman_p"])
+    assert geometry["num_frequencies"] == 0
 
 
 @pytest.mark.parametrize("p", [11, 13, 31])

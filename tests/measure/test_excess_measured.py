@@ -81,8 +81,8 @@ def dense(decay: float = 0.0) -> tuple[Tensor, Tensor]:
     def outputs(theta: Tensor) -> Tensor:
         parts = {n: x.view_as(own[n]) for n, x in zip(names, theta.split(sizes), strict=True)}
         with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
-            found: Tensor = torch.func.functional_call(model, parts, (tokens,))
-        return found
+            logits: Tensor = torch.func.functional_call(model, parts, (tokens,))
+        return logits
 
     def loss(z: Tensor) -> Tensor:
         return nn.functional.cross_entropy(z.view(24, 5), labels)
@@ -198,9 +198,9 @@ def test_the_embedding_mlp_in_closed_form(tmp_path: Path) -> None:
     """Its Gauss-Newton blocks without products are those by automatic differentiation, and give the same ratios."""
     path = gelu_run(tmp_path)
     blocks = ("E", "W", "E,W")
-    found = analyse(path, HessianConfig(blocks=blocks, rel_tau=1e-6, device="cpu", steps="60"), quiet=True).row(60)
-    assert (found["gauss_newton_ratios"][0] > 0).all()
-    assert not np.allclose(found["gauss_newton_ratios"][0], found["coupling_ratios"][0], rtol=1e-3)
+    row = analyse(path, HessianConfig(blocks=blocks, rel_tau=1e-6, device="cpu", steps="60"), quiet=True).row(60)
+    assert (row["gauss_newton_ratios"][0] > 0).all()
+    assert not np.allclose(row["gauss_newton_ratios"][0], row["coupling_ratios"][0], rtol=1e-3)
     torch.manual_seed(0)
     shapes = {"E": (5, 3), "W": (4, 6), "b1": (4,), "V": (5, 4), "b2": (5,)}
     params = {n: torch.randn(*shape, dtype=torch.float64) for n, shape in shapes.items()}

@@ -159,14 +159,14 @@ def test_from_run_to_figures(name: str, capsys: pytest.CaptureFixture[str]) -> N
     pair = f"{declared[0]},{declared[-1]}"
     blocks = [*declared, pair, "all", *EXTRA[name]]
     assert cli.run(["hessian", *own, "--steps", "0,8", "--k", "4", "--quiet", "--blocks", *blocks]) == 0
-    found = HessianReader("run.hessian.h5")
-    assert found.blocks == blocks
-    assert found.pairs[0] == pair
+    reader = HessianReader("run.hessian.h5")
+    assert reader.blocks == blocks
+    assert reader.pairs[0] == pair
     chosen = choose(foreign.executed(LOSSES[name][0])["problem"](), blocks).blocks
     names = {block.name: block.members for block in chosen}
     with RunReader("run.h5") as run:
-        for step in found.steps:
-            row = found.row(step)
+        for step in reader.steps:
+            row = reader.row(step)
             rows, whole = dense(name, run.checkpoint(step))
             for i, block in enumerate(blocks):
                 at = [row for parameter in names[block] for row in rows[parameter]]
@@ -178,10 +178,10 @@ def test_from_run_to_figures(name: str, capsys: pytest.CaptureFixture[str]) -> N
                 assert LEVELS[row["inertia_level"][i]] == "certified"
                 assert row["inertia"][i, 0] == (values < -row["inertia_tolerance"][i]).sum()
                 assert row["trace"][i] == pytest.approx(values.sum(), abs=1e-9 * scale)
-                assert (found.densities(step)[block] >= 0).all()
+                assert (reader.densities(step)[block] >= 0).all()
             assert np.isfinite(row["coupling_strength"]).all()
             assert np.isnan(row["sharpness_adam"])
-        assert np.isfinite(found.row(8)["subspace_overlap"]).all()
+        assert np.isfinite(reader.row(8)["subspace_overlap"]).all()
     capsys.readouterr()
     assert cli.run(["slice", *own, "--step", "8", "--k", "1", "--points", "5", "--plane-points", "3"]) == 0
     assert pair in capsys.readouterr().out

@@ -80,10 +80,10 @@ def test_a_split_of_pairs_without_a_place_has_no_loss(tmp_path: Path) -> None:
         data = reader.data()
         assert data["tokens"][data["split"] == 1].tolist() == [[1, 0]]
     with landscape.open(measure_geometry(run)) as file:
-        found = file.to_xarray()
+        dataset = file.to_xarray()
         for name in ("loss", "restricted_loss", "excluded_loss"):
-            assert np.isfinite(found[name].sel(split="train")).all()
-            assert np.isnan(found[name].sel(split="test")).all()
+            assert np.isfinite(dataset[name].sel(split="train")).all()
+            assert np.isnan(dataset[name].sel(split="test")).all()
 
 
 def test_key_frequencies_are_those_of_the_last_step(tmp_path: Path) -> None:

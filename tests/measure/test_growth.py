@@ -50,8 +50,8 @@ def test_auto_chooses_at_most_as_many_steps_as_asked(tmp_path: Path, small_run: 
             recorder.checkpoint(step)
             move(model, step)
     with RunReader(tmp_path / "r.h5") as reader, RunReader(small_run) as other:
-        found = [choose_steps(reader, "auto", count) for count in (1, 2, 3, 4, 50)]
-        assert found == [[200], [200, 600], [0, 200, 600], [0, 200, 600, 900], reader.steps]
+        chosen = [choose_steps(reader, "auto", count) for count in (1, 2, 3, 4, 50)]
+        assert chosen == [[200], [200, 600], [0, 200, 600], [0, 200, 600, 900], reader.steps]
         assert [choose_steps(other, "auto", count) for count in (1, 2)] == [[60], [0, 60]]
 
 
@@ -74,9 +74,9 @@ def test_a_grown_file_is_a_fresh_one(parts: tuple[str, ...], vectors: bool, smal
     for steps in parts:
         # Some of the file's blocks, or none, stand for all of them.
         blocks = ("E,W", "E") if not seconds else ("E",) if len(seconds) < 3 else ()
-        found = analyse(small_run, settings(steps, *blocks, eigenvectors=vectors), grown, quiet=True)
-        for step in found.steps:
-            wall = found.row(step)["seconds"].tolist()
+        reader = analyse(small_run, settings(steps, *blocks, eigenvectors=vectors), grown, quiet=True)
+        for step in reader.steps:
+            wall = reader.row(step)["seconds"].tolist()
             assert seconds.setdefault(step, wall) == wall
     analyse(small_run, settings("all", "E,W", "E", eigenvectors=vectors), fresh, quiet=True)
     assert everything(grown) == everything(fresh)
@@ -89,13 +89,13 @@ def test_matrix_free_blocks_grow_too(small_run: Path, tmp_path: Path) -> None:
     out, fresh = tmp_path / "h.h5", tmp_path / "fresh.h5"
     first = analyse(small_run, settings("0,60", "E", method="lanczos"), out, quiet=True)
     before = {step: first.row(step) for step in first.steps}
-    found = analyse(small_run, settings("20", method="lanczos"), out, quiet=True)
+    reader = analyse(small_run, settings("20", method="lanczos"), out, quiet=True)
     whole = analyse(small_run, settings("0,20,60", "E", method="lanczos"), fresh, quiet=True)
     for step, row in before.items():
         for name in ("eigenvalues", "residual_norm", "inertia_lower", "inertia_upper", "trace", "seconds"):
-            assert found.row(step)[name][0].tobytes() == row[name][0].tobytes()
+            assert reader.row(step)[name][0].tobytes() == row[name][0].tobytes()
     for step in whole.steps:
-        ours, theirs = found.row(step), whole.row(step)
+        ours, theirs = reader.row(step), whole.row(step)
         np.testing.assert_allclose(ours["eigenvalues"], theirs["eigenvalues"], atol=2e-6, rtol=1e-6)
         assert ours["previous_step"] == theirs["previous_step"]
 
@@ -108,9 +108,9 @@ def test_an_analysis_of_a_run_that_went_on(tmp_path: Path) -> None:
     analyse(run, settings("0,20", "E"), out, quiet=True)
     before = HessianReader(out).attrs["parent_sha256"]
     train(dataclasses.replace(TINY, steps=80, metrics_every=5), run, resume=True, quiet=True)
-    found = analyse(run, settings("0,20,80", "E"), out, quiet=True)
-    assert found.steps == [0, 20, 80]
-    assert found.attrs["parent_sha256"] != before
+    reader = analyse(run, settings("0,20,80", "E"), out, quiet=True)
+    assert reader.steps == [0, 20, 80]
+    assert reader.attrs["parent_sha256"] != before
     analyse(run, settings("0,20,80", "E"), tmp_path / "fresh.h5", quiet=True)
     assert everything(out) == everything(tmp_path / "fresh.h5")
 

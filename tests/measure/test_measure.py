@@ -282,7 +282,7 @@ def test_a_caller_without_gradients(mode: type[torch.no_grad | torch.inference_m
     train(TINY, run := tmp_path / "run.h5", quiet=True)
     usual = analyse(run, config, tmp_path / "usual.h5", quiet=True)
     with mode():
-        found = analyse(run, config, tmp_path / "found.h5", quiet=True)
-        assert all(opinion.agrees for opinion in verify.verify(run, found))
+        reader = analyse(run, config, tmp_path / "found.h5", quiet=True)
+        assert all(opinion.agrees for opinion in verify.verify(run, reader))
     for name, value in usual.rows(20)["spectrum"].items():
-        np.testing.assert_array_equal(found.rows(20)["spectrum"][name], value)
+        np.testing.assert_array_equal(reader.rows(20)["spectrum"][name], value)

@@ -60,8 +60,8 @@ def test_closed_forms_hold_at_any_training_loss(memorised: Path, margin: float) 
     params["V"], params["b2"] = margin * params["V"], margin * params["b2"]
     blocks = ("E", "W", "V", "E,W", "all")
     measurement = Measurement.of(models.of_config(MEMORISED, data), HessianConfig(blocks=blocks, device="cpu"))
-    found = measure(measurement, Point(params, TRAINING)).datasets
-    row, spectra = {name: x.values for name, x in found["/"].items()}, found["spectrum"]
+    datasets = measure(measurement, Point(params, TRAINING)).datasets
+    row, spectra = {name: x.values for name, x in datasets["/"].items()}, datasets["spectrum"]
     assert row["train_loss"] < 1e-4**margin
     point = Checkpoint(measurement, Point(params))
     for i, block in enumerate(measurement.blocks):
@@ -81,9 +81,9 @@ def test_second_opinion_holds_at_low_training_loss(memorised: Path, tmp_path: Pa
     sharpen(path, 3.0)
     result = analyse(path, HessianConfig(steps="300", blocks=("E", "W"), device="cpu"), quiet=True)
     assert result.row(300)["train_loss"] < 1e-10
-    found = verify(path, result)
-    assert [v.block for v in found] == ["E", "W"]
-    assert all(v.agrees and v.dense_difference is not None for v in found)
+    opinions = verify(path, result)
+    assert [v.block for v in opinions] == ["E", "W"]
+    assert all(v.agrees and v.dense_difference is not None for v in opinions)
 
 
 def sharpen(path: Path, factor: float) -> None:

@@ -70,10 +70,10 @@ def test_a_daemonic_process_is_told_so(run_file: Path, tmp_path: Path) -> None:
 def test_only_large_dense_blocks_are_worth_a_process(tiny_run: Path) -> None:
     """One per core and task; none for matrix-free blocks, which start from the checkpoint before."""
 
-    def count(wanted: int | None, **options: object) -> int:
+    def count(jobs: int | None, **options: object) -> int:
         with RunReader(tiny_run) as reader:
             config = HessianConfig(blocks=("E", "all"), device="cpu", **options)  # type: ignore[arg-type]
-            return processes(Measurement.of(models.opened(reader, config)[0], config), 4, wanted)
+            return processes(Measurement.of(models.opened(reader, config)[0], config), 4, jobs)
 
     assert (count(None), count(0), count(3), count(9)) == (0, 0, 3, 4)
     assert count(3, method="lanczos") == 0

@@ -42,8 +42,8 @@ def test_a_recorded_loss(name: str, beside_the_user: None, capsys: pytest.Captur
     assert cli.run(argv) == 0
     assert "warning" not in capsys.readouterr().err
     rows = {step: HessianReader("run.hessian.h5").row(step) for step in losses}
-    found = [float(row["recorded_loss"]) for row in rows.values()]
-    np.testing.assert_allclose(found, [losses[0], np.nan, 1.009 * losses[2], np.nan], rtol=1e-6)
+    recorded = [float(row["recorded_loss"]) for row in rows.values()]
+    np.testing.assert_allclose(recorded, [losses[0], np.nan, 1.009 * losses[2], np.nan], rtol=1e-6)
     np.testing.assert_allclose([float(row["train_loss"]) for row in rows.values()], [*losses.values()], rtol=1e-6)
     losses = record({1: {name: lambda loss: 1.02 * loss}, 3: {name: lambda loss: 2 * loss}})
     assert cli.run(argv) == 0

@@ -63,10 +63,10 @@ def picked(block: str, rows: dict[str, range]) -> list[int]:
         "E[2:4]": range(2, 4),
         "E[1:]": range(1, P + 2),
     }
-    found: list[int] = []
+    picks: list[int] = []
     for part in block.split(","):
-        found += E[D * tokens[part].start : D * tokens[part].stop] if part in tokens else rows[part]
-    return found
+        picks += E[D * tokens[part].start : D * tokens[part].stop] if part in tokens else rows[part]
+    return picks
 
 
 @pytest.mark.slow
@@ -135,8 +135,8 @@ def test_f15_constant_tokens_have_the_curvature_of_a_bias(four_tokens: Path, tmp
 @pytest.mark.slow
 def test_all_rows_are_the_parameter(tiny_run: Path, tmp_path: Path) -> None:
     """Two tokens: every token is an operand, and the block is that of E, bit for bit."""
-    wanted = HessianConfig(blocks=("E", "E[operands]", "E[0:7]"), k=3, steps="60", device="cpu")
-    row = analyse(tiny_run, wanted, tmp_path / "h.h5", quiet=True).row(60)
+    config = HessianConfig(blocks=("E", "E[operands]", "E[0:7]"), k=3, steps="60", device="cpu")
+    row = analyse(tiny_run, config, tmp_path / "h.h5", quiet=True).row(60)
     for name in ("eigenvalues", "inertia", "grad_norm", "eigenvector_mass"):
         assert row[name][0].tobytes() == row[name][1].tobytes() == row[name][2].tobytes(), name
 
@@ -145,8 +145,8 @@ def test_all_rows_are_the_parameter(tiny_run: Path, tmp_path: Path) -> None:
 def test_rows_in_other_commands(four_tokens: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`slice`, `critical`, `--verify` and `report` take them; what is verified agrees with the dense Hessian."""
     monkeypatch.chdir(tmp_path)
-    found = slice_checkpoint(four_tokens, STEP, SliceConfig(block="E[operands],W", k=1), AnalysisConfig(device="cpu"))
-    assert found.agreement < 1e-6
+    slices = slice_checkpoint(four_tokens, STEP, SliceConfig(block="E[operands],W", k=1), AnalysisConfig(device="cpu"))
+    assert slices.agreement < 1e-6
     out = tmp_path / "run.hessian.h5"
     argv = ["hessian", str(four_tokens), "--out", str(out), "--steps", str(STEP), "--k", "3", "--quiet"]
     assert cli.run([*argv, "--blocks", "E", "E[operands]", "E[operands],W"]) == 0
@@ -195,11 +195,11 @@ def test_a_modules_blocks_may_be_rows() -> None:
     """Blocks of a ModuleProblem are declared by rows, too; no row may stand twice."""
     model = torch.nn.Sequential(torch.nn.Embedding(6, 2), torch.nn.Flatten(), torch.nn.Linear(4, 3)).eval()
     x, y = torch.arange(6).reshape(3, 2), torch.arange(3)
-    found = ModuleProblem(
+    problem = ModuleProblem(
         model, x, y, blocks={"some": ["0.weight[0:2]", "0.weight[4:]"], "out": "2.*"}, pairs=[("some", "out")]
     )
-    assert found.blocks["some"] == ("0.weight[0:2]", "0.weight[4:6]")
-    assert found.blocks["some,out"] == ("0.weight[0:2]", "0.weight[4:6]", "2.weight", "2.bias")
+    assert problem.blocks["some"] == ("0.weight[0:2]", "0.weight[4:6]")
+    assert problem.blocks["some,out"] == ("0.weight[0:2]", "0.weight[4:6]", "2.weight", "2.bias")
     with pytest.raises(ArgumentError, match=r"block 'some' holds 0.weight\[1:2\] twice\nhint: name each row once"):
         ModuleProblem(model, x, y, blocks={"some": ["0.weight[0:2]", "0.weight[1:]"]})
     with pytest.raises(ArgumentError, match=r"pair a,b: both blocks hold 0.weight\[1:3\]"):
@@ -243,6 +243,6 @@ def test_memory_is_counted_for_what_is_assembled(limit: int, order: int, four_to
     """Rows are cut from the matrix of whole parameters where that is dense; else they are assembled by products."""
     with RunReader(four_tokens) as reader:
         problem = models.of_run(reader, "cpu")
-    wanted = HessianConfig(blocks=("E[operands],W",), dense_limit=limit, device="cpu")
-    what = Measurement.of(problem, wanted)
+    config = HessianConfig(blocks=("E[operands],W",), dense_limit=limit, device="cpu")
+    what = Measurement.of(problem, config)
     assert what.order(what.blocks[0]) == order

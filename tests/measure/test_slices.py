@@ -48,13 +48,13 @@ def test_the_curvature_of_a_slice_is_its_eigenvalue(block: list[str]) -> None:
     h = 1e-3
     t = h * np.arange(-3, 4)
     for end in range(2):
-        found = slice_lines(objective, params, block, eigen.vectors[end], t)
-        sixth = found.loss @ np.array([2, -27, 270, -490, 270, -27, 2]) / (180 * h**2)
+        lines = slice_lines(objective, params, block, eigen.vectors[end], t)
+        sixth = lines.loss @ np.array([2, -27, 270, -490, 270, -27, 2]) / (180 * h**2)
         np.testing.assert_allclose(sixth, eigen.values[end], atol=1e-6 * eigen.operator_norm)
-        np.testing.assert_allclose(found.curvature, eigen.values[end], atol=1e-13)
-        assert found.loss[:, 3] == pytest.approx(found.value, rel=1e-14)
-        slope = found.loss @ np.array([-1, 9, -45, 0, 45, -9, 1]) / (60 * h)
-        np.testing.assert_allclose(found.slope, slope, atol=1e-10)
+        np.testing.assert_allclose(lines.curvature, eigen.values[end], atol=1e-13)
+        assert lines.loss[:, 3] == pytest.approx(lines.value, rel=1e-14)
+        slope = lines.loss @ np.array([-1, 9, -45, 0, 45, -9, 1]) / (60 * h)
+        np.testing.assert_allclose(lines.slope, slope, atol=1e-10)
 
 
 @pytest.mark.slow
@@ -62,8 +62,8 @@ def test_relu_slices_are_exact_at_the_checkpoint() -> None:
     """With kinks, where differences fail, the second derivative at 0 is still the eigenvalue."""
     objective, params = net(torch.nn.ReLU())
     eigen = eigsh(HessianOperator(objective, params), 3)
-    found = slice_lines(objective, params, list(params), eigen.vectors[0], np.zeros(1))
-    np.testing.assert_allclose(found.curvature, eigen.values[0], atol=1e-13)
+    lines = slice_lines(objective, params, list(params), eigen.vectors[0], np.zeros(1))
+    np.testing.assert_allclose(lines.curvature, eigen.values[0], atol=1e-13)
 
 
 def test_the_plane_holds_the_lines() -> None:
@@ -94,12 +94,12 @@ def test_objectives_that_are_negative_or_zero_have_slices(tmp_path: Path, target
     with Recorder(tmp_path / "run.h5", model) as recorder:
         recorder.checkpoint(0)
     analysis = AnalysisConfig(problem=f"{tmp_path}/model.py:factory", device="cpu")
-    found = slice_checkpoint(tmp_path / "run.h5", 0, SliceConfig(points=5), analysis)
-    assert not found.unit
-    radius = (2 * abs(found.value) / np.abs(found.eigenvalues).max()) ** 0.5 if shift else 1.0
-    np.testing.assert_allclose(found.t, radius * np.linspace(-1, 1, 5), rtol=1e-12)
-    for i, loss in enumerate(found.loss):
-        parabola = found.value + found.slope[i] * found.t + found.eigenvalues[i] * found.t**2 / 2
+    slices = slice_checkpoint(tmp_path / "run.h5", 0, SliceConfig(points=5), analysis)
+    assert not slices.unit
+    radius = (2 * abs(slices.value) / np.abs(slices.eigenvalues).max()) ** 0.5 if shift else 1.0
+    np.testing.assert_allclose(slices.t, radius * np.linspace(-1, 1, 5), rtol=1e-12)
+    for i, loss in enumerate(slices.loss):
+        parabola = slices.value + slices.slope[i] * slices.t + slices.eigenvalues[i] * slices.t**2 / 2
         np.testing.assert_allclose(loss, parabola, rtol=1e-10, atol=1e-12)
 
 
@@ -183,18 +183,18 @@ def test_tracking_finds_rotations_and_crossings() -> None:
     one = torch.diag(torch.tensor([5.0, 4.0, 3.0, 0.0, -1.0, -2.0], dtype=torch.float64))
     two = torch.diag(torch.tensor([4.0, 5.0, 3.0, 0.0, -2.5, -2.0], dtype=torch.float64))
     before, after = (eigsh(MatrixOperator(A), 2).vectors for A in (one, two))
-    found = track(before, after)
-    assert found.previous_rank.tolist() == [[1, 0], [1, 0]]
-    assert found.crossings.tolist() == [1, 1]
-    np.testing.assert_allclose(found.subspace_overlap, 1.0, atol=1e-12)
-    np.testing.assert_allclose(found.previous_overlap, 1.0, atol=1e-12)
+    tracking = track(before, after)
+    assert tracking.previous_rank.tolist() == [[1, 0], [1, 0]]
+    assert tracking.crossings.tolist() == [1, 1]
+    np.testing.assert_allclose(tracking.subspace_overlap, 1.0, atol=1e-12)
+    np.testing.assert_allclose(tracking.previous_overlap, 1.0, atol=1e-12)
     angle = torch.tensor(0.3, dtype=torch.float64)
     turn = torch.eye(6, dtype=torch.float64)
     turn[2, 2] = turn[0, 0] = angle.cos()
     turn[0, 2], turn[2, 0] = -angle.sin(), angle.sin()
-    found = track(before, eigsh(MatrixOperator(turn @ one @ turn.T), 2).vectors)
-    assert found.subspace_overlap[1] == pytest.approx((1 + np.cos(0.3) ** 2) / 2)
-    assert found.crossings.tolist() == [0, 0]
+    tracking = track(before, eigsh(MatrixOperator(turn @ one @ turn.T), 2).vectors)
+    assert tracking.subspace_overlap[1] == pytest.approx((1 + np.cos(0.3) ** 2) / 2)
+    assert tracking.crossings.tolist() == [0, 0]
 
 
 @pytest.mark.slow
@@ -264,9 +264,9 @@ def test_sharpness_takes_the_rates_of_its_step_in_a_warm_up(tmp_path: Path) -> N
     config = dataclasses.replace(TINY, warmup=10, steps=20, checkpoint_every=0, checkpoint_log=0, checkpoint_at=steps)
     train(config, tmp_path / "run.h5", quiet=True)
     asked = HessianConfig(steps=",".join(map(str, steps)), blocks=("all",), device="cpu")
-    found = analyse(tmp_path / "run.h5", asked, quiet=True)
+    reader = analyse(tmp_path / "run.h5", asked, quiet=True)
     for step, share in zip(steps, (0.1, 0.5, 0.8, 1, 1), strict=True):
-        row = found.row(step)
+        row = reader.row(step)
         assert row["sharpness_gd"] == pytest.approx(share * TINY.lr * row["eigenvalues"][0, 1, 0], rel=1e-6)
 
 

@@ -34,19 +34,19 @@ def test_ends_and_indices_are_those_of_full_spectra(ends: HessianReader, tiny_he
     """Eigenvalues within their residuals and `hidden`, every index certified, with and without gauge, pairs, traces."""
     assert ends.steps == [0, 60]
     for step in ends.steps:
-        found, full = ends.row(step), tiny_hessian.row(step)
+        row, full = ends.row(step), tiny_hessian.row(step)
         assert not ends.spectra(step)
         norm = full["operator_norm"]
-        np.testing.assert_allclose(found["operator_norm"], norm, rtol=1e-6)
-        assert (found["converged"] == full["converged"]).all()
-        reach = found["residual_norm"].max((1, 2)) + found["hidden"].max(1) + 1e-12 * norm
-        assert (np.abs(found["eigenvalues"] - full["eigenvalues"]).max((1, 2)) <= reach).all()
-        assert found["inertia"][:, 0].tolist() == full["inertia"][:, 0].tolist()
+        np.testing.assert_allclose(row["operator_norm"], norm, rtol=1e-6)
+        assert (row["converged"] == full["converged"]).all()
+        reach = row["residual_norm"].max((1, 2)) + row["hidden"].max(1) + 1e-12 * norm
+        assert (np.abs(row["eigenvalues"] - full["eigenvalues"]).max((1, 2)) <= reach).all()
+        assert row["inertia"][:, 0].tolist() == full["inertia"][:, 0].tolist()
         for name in ("inertia_lower", "inertia_upper", "inertia_level", "saddle_index_gauge_free", "coupling_index"):
-            assert found[name].tolist() == full[name].tolist(), name
-        np.testing.assert_allclose(found["coupling_ratios"], full["coupling_ratios"], rtol=1e-6, equal_nan=True)
-        np.testing.assert_allclose(found["trace"], full["trace"], rtol=1e-12)
-        assert not found["trace_error"].any()
+            assert row[name].tolist() == full[name].tolist(), name
+        np.testing.assert_allclose(row["coupling_ratios"], full["coupling_ratios"], rtol=1e-6, equal_nan=True)
+        np.testing.assert_allclose(row["trace"], full["trace"], rtol=1e-12)
+        assert not row["trace_error"].any()
 
 
 def test_indices_without_coupling_ratios_come_from_a_factorisation(
@@ -54,12 +54,12 @@ def test_indices_without_coupling_ratios_come_from_a_factorisation(
 ) -> None:
     """The level stays, and so does the count."""
     monkeypatch.setattr(Checkpoint, "coupling", lambda *_: None)
-    wanted = HessianConfig(blocks=BLOCKS, spectra="ends", steps="60", device="cpu")
-    found, before = analyse(tiny_run, wanted, tmp_path / "ends.h5", quiet=True).row(60), ends.row(60)
+    config = HessianConfig(blocks=BLOCKS, spectra="ends", steps="60", device="cpu")
+    row, before = analyse(tiny_run, config, tmp_path / "ends.h5", quiet=True).row(60), ends.row(60)
     assert (before["coupling_index"] > 0).any()
-    assert (found["coupling_index"] == -1).all()
+    assert (row["coupling_index"] == -1).all()
     for name in ("inertia", "inertia_level", "saddle_index_gauge_free"):
-        assert found[name].tolist() == before[name].tolist(), name
+        assert row[name].tolist() == before[name].tolist(), name
 
 
 def test_auto_follows_an_existing_file(tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,10 +79,10 @@ def test_eigenvectors_of_a_block_with_fewer_parameters_than_k(tmp_path: Path) ->
     run = tmp_path / "small.h5"
     train(dataclasses.replace(TINY, embed_dim=1, hidden=1, steps=2), run, quiet=True)
     config = HessianConfig(blocks=("E", "W", "E,W"), eigenvectors=True, steps="0,2", device="cpu")
-    found = analyse(run, config, quiet=True)
-    for step in found.steps:
-        rows = found.rows(step)
-        for block, values in zip(found.blocks, rows["/"]["eigenvalues"], strict=True):
+    reader = analyse(run, config, quiet=True)
+    for step in reader.steps:
+        rows = reader.rows(step)
+        for block, values in zip(reader.blocks, rows["/"]["eigenvalues"], strict=True):
             vectors = rows["eigenvectors"][block]
             n = vectors.shape[-1]
             assert vectors.shape == (2, 10, n)

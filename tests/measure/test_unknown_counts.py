@@ -36,8 +36,8 @@ def stored(path: Path, name: str) -> np.ndarray:
 
 def test_every_count_that_may_be_unknown_is_marked() -> None:
     """What the format says is -1 somewhere is what the attribute marks."""
-    told = [f.name for f in ROOT.fields if "; missing (-1): " in f.long_name + f.formula]
-    assert told == MARKED
+    names = [f.name for f in ROOT.fields if "; missing (-1): " in f.long_name + f.formula]
+    assert names == MARKED
     assert len(MARKED) == 12
 
 
@@ -92,8 +92,8 @@ def test_datasets_keep_their_descriptions(tiny_run: Path, hessian: Path, tmp_pat
         with h5py.File(path) as file:
             for name in ("E", "step", "token") if path == tiny_run else ("seconds", "coupling_ratios", "block"):
                 group = file["checkpoints"] if path == tiny_run else file
-                wanted = {"units", "long_name", "formula"} & group[name].attrs.keys()
-                assert {n: data[name].attrs[n] for n in wanted} == {n: group[name].attrs[n] for n in wanted}
+                keys = {"units", "long_name", "formula"} & group[name].attrs.keys()
+                assert {n: data[name].attrs[n] for n in keys} == {n: group[name].attrs[n] for n in keys}
         data.load().to_netcdf(tmp_path / "again.nc", engine="h5netcdf")
         with xarray.open_dataset(tmp_path / "again.nc", engine="h5netcdf", decode_timedelta=False) as again:
             assert again.identical(data)

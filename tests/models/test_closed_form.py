@@ -37,9 +37,9 @@ def test_closed_form_equals_products(activation: str, bias: bool, tokens: int) -
     rows = dict(zip(names, torch.arange(len(whole)).split([point[name].numel() for name in names]), strict=True))
     pairs = [list(pair) for pair in itertools.permutations(names, 2)]
     for block in (*([n] for n in names), *pairs, names, names[::-1]):
-        found, index = closed.hessian(block), torch.cat([rows[name] for name in block])
-        assert_close(found, whole[index][:, index], 1e-12)
-        assert torch.equal(found, found.T)
+        matrix, index = closed.hessian(block), torch.cat([rows[name] for name in block])
+        assert_close(matrix, whole[index][:, index], 1e-12)
+        assert torch.equal(matrix, matrix.T)
 
 
 @pytest.mark.parametrize("bias", ["b1", "b2"])
@@ -88,8 +88,8 @@ def test_cross_entropy_keeps_its_digits(margin: float, dtype: torch.dtype, relat
     e = math.exp(-abs(m))
     loss = max(m, 0.0) + math.log1p(e)
     first = e / (1 + e) if m < 0 else 1 / (1 + e)
-    found = margin_derivatives(margin, dtype)
-    assert found == pytest.approx((loss, first, e / (1 + e) ** 2), rel=relative, abs=0)
+    derivatives = margin_derivatives(margin, dtype)
+    assert derivatives == pytest.approx((loss, first, e / (1 + e) ** 2), rel=relative, abs=0)
 
 
 @pytest.mark.parametrize(

@@ -26,8 +26,8 @@ def flow(Y: Tensor, W: Tensor, E: Tensor, times: np.ndarray, weight_decay: float
         return -torch.cat([gradient["W"].reshape(-1), gradient["E"].reshape(-1)]).numpy()
 
     start = torch.cat([W.reshape(-1), E.reshape(-1)]).numpy()
-    found = solve_ivp(velocity, (0, times[-1]), start, t_eval=times, method="DOP853", rtol=1e-11, atol=1e-13)
-    return [split(np.ascontiguousarray(y)) for y in found.y.T]
+    solution = solve_ivp(velocity, (0, times[-1]), start, t_eval=times, method="DOP853", rtol=1e-11, atol=1e-13)
+    return [split(np.ascontiguousarray(y)) for y in solution.y.T]
 
 
 @pytest.mark.slow

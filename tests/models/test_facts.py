@@ -126,8 +126,8 @@ def test_f7_gauge_identity(trained: tuple[dict[str, Tensor], HessianOperator, Em
     expected = [g["E"] @ X, torch.cat([-g["W"][:, k] @ X.T for k in slots], dim=1)]
     flat = torch.cat([v[n].reshape(-1) for n in ("E", "W")])
     image = operator.block(["E", "W"]) @ flat
-    wanted = torch.cat([x.reshape(-1) for x in expected])
-    torch.testing.assert_close(image, wanted, atol=1e-14, rtol=1e-10)
+    gradient = torch.cat([x.reshape(-1) for x in expected])
+    torch.testing.assert_close(image, gradient, atol=1e-14, rtol=1e-10)
 
 
 def test_f8_single_layers_of_relu_nets_are_semidefinite(

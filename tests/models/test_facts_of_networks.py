@@ -83,12 +83,12 @@ def test_f0_on_a_trained_net(tiny_run: Path) -> None:
     for point, objective, _ in checkpoints(tiny_run):
         H, at = hessian(objective, point, ["E", "W"]), point["E"].numel()
         values = spectrum(H)
-        for tau, found in indices.items():
+        for tau, by_step in indices.items():
             shift = tau * np.abs(values).max()
             result = coupling(*map(MatrixOperator, (H[:at, :at], H[:at, at:], H[at:, at:])), shift)
             assert result.index == int((values < -shift).sum())
-            found.append(result.index)
-    assert all(min(found) > 0 and len(set(found)) > 1 for found in indices.values())
+            by_step.append(result.index)
+    assert all(min(by_step) > 0 and len(set(by_step)) > 1 for by_step in indices.values())
 
 
 # --- F3: other shapes, a singular target, unbalanced factors ----------------------------------------------------
@@ -129,15 +129,15 @@ def test_f3_in_other_shapes_and_gauges(m: int, n: int, k: int, sigma: list[float
     expected += [sigma[j] for j in S for _ in range(abs(m - n))]
     expected += [sign * sigma[i] for i in rest for sign in (1, -1) for _ in range(k - r)]
     expected += [0.0] * (r * r + 2 * r * (k - r) + (k - r) * abs(m - n))
-    found = spectrum(hessian(objective, point))
-    np.testing.assert_allclose(found, np.sort(expected), atol=1e-12)
+    values = spectrum(hessian(objective, point))
+    np.testing.assert_allclose(values, np.sort(expected), atol=1e-12)
     index = (k - r) * sum(sigma[i] > 0 for i in rest) + sum(sigma[i] > sigma[j] for j in S for i in rest)
-    assert index_of(found) == index
+    assert index_of(values) == index
     A = torch.eye(k, dtype=torch.float64) + 0.4 * draw(k, k, seed=5)
     moved = spectrum(hessian(objective, {"W": point["W"] @ A, "E": torch.linalg.solve(A, point["E"])}))
     assert index_of(moved) == index
     if S:
-        assert np.abs(moved - found).max() > 1e-3
+        assert np.abs(moved - values).max() > 1e-3
 
 
 # --- F13: power iteration ---------------------------------------------------------------------------------------

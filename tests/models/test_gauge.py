@@ -100,13 +100,13 @@ def test_dead_directions_are_no_tangents(slots: int, dead_E: int, dead_W: int) -
 def exact_span(columns: Tensor) -> Tensor:
     """Orthonormal columns of the same span, of which 60 digits are kept on the way (Gram-Schmidt)."""
     with mpmath.workdps(60):
-        found: list[NDArray[np.object_]] = []
+        basis: list[NDArray[np.object_]] = []
         for column in columns.T.tolist():
             v = np.array([mpmath.mpf(x) for x in column], dtype=object)
-            for u in found:
+            for u in basis:
                 v = v - (u @ v) * u
-            found.append(v / mpmath.sqrt(v @ v))
-        return torch.from_numpy(np.array(found, dtype=float).T)
+            basis.append(v / mpmath.sqrt(v @ v))
+        return torch.from_numpy(np.array(basis, dtype=float).T)
 
 
 def decayed(small: float, vocabulary: int = 6) -> Point:
@@ -142,15 +142,15 @@ def test_parameters_as_a_module_has_them(of: str, method: str) -> None:
     config = TrainConfig(p=4, tokens=2, embed_dim=2, hidden=6, train_fraction=0.6, activation="gelu")
     model = MLP(config)
     x, y = (torch.from_numpy(a).long() for a in make_data(config).subset(TRAIN))
-    given = dict(model.named_parameters())
-    H = HessianOperator(Objective(model, x, y), given, ["E", "W"])
+    parameters = dict(model.named_parameters())
+    H = HessianOperator(Objective(model, x, y), parameters, ["E", "W"])
     params = {
-        "module": given,
-        "without gradients": {n: p.detach() for n, p in given.items()},
-        "float64 with gradients": {n: p.detach().double().requires_grad_() for n, p in given.items()},
+        "module": parameters,
+        "without gradients": {n: p.detach() for n, p in parameters.items()},
+        "float64 with gradients": {n: p.detach().double().requires_grad_() for n, p in parameters.items()},
     }[of]
     gauge = GaugeTangent(params, ["E", "W"])
-    _, N = complement(tangents({n: p.detach().double() for n, p in given.items()}, ["E", "W"]))
+    _, N = complement(tangents({n: p.detach().double() for n, p in parameters.items()}, ["E", "W"]))
     values = torch.linalg.eigvalsh(N.T @ H.dense() @ N)
     index = int((values < -1e-3 * values.abs().max()).sum())
     assert 0 < index == saddle_index(Deflated(H, gauge), rel_tau=1e-3, method=method).negative
@@ -183,9 +183,9 @@ def test_tangents_at_an_interpolating_point_are_null_vectors() -> None:
     H = HessianOperator(objective, params)
     gauge = GaugeTangent(params, ["E", "W"])
     torch.testing.assert_close(Deflated(H, gauge).dense(), H.dense(), rtol=0, atol=1e-13)
-    found = saddle_index(H, method="dense")
+    inertia = saddle_index(H, method="dense")
     # F12: the rank of this Gauss-Newton matrix is the number of parameters less the gauge.
-    assert (found.negative, found.zero) == (0, gauge.dimension)
+    assert (inertia.negative, inertia.zero) == (0, gauge.dimension)
 
 
 @pytest.mark.slow
@@ -203,12 +203,12 @@ def test_the_gauge_free_index_is_that_of_the_complement(method: str, activation:
     values = torch.linalg.eigvalsh(N.T @ H.dense() @ N)
     tau = 1e-3 * float(torch.linalg.matrix_norm(N.T @ H.dense() @ N, 2))
     index, positive = int((values < -tau).sum()), int((values > tau).sum())
-    found = saddle_index(Deflated(H, gauge), rel_tau=1e-3, method=method)
-    assert found.negative == index
+    inertia = saddle_index(Deflated(H, gauge), rel_tau=1e-3, method=method)
+    assert inertia.negative == index
     assert 0 < index < saddle_index(H, rel_tau=1e-3, method="dense").negative
     if method == "dense":
-        assert (found.positive, found.level) == (positive, "certified")
-        assert found.zero == len(values) - index - positive + gauge.dimension
+        assert (inertia.positive, inertia.level) == (positive, "certified")
+        assert inertia.zero == len(values) - index - positive + gauge.dimension
 
 
 # --- softmax shifts -------------------------------------------------------------------------------------------
@@ -244,8 +244,8 @@ def test_f9_softmax_shifts_are_null_vectors(names: list[str]) -> None:
     v = normal(len(dense), 2, seed=3)
     torch.testing.assert_close(H @ shift.remove(v), H @ v, rtol=0, atol=1e-13 * scale)
     torch.testing.assert_close(Deflated(H, shift).dense(), dense, rtol=0, atol=1e-14 * scale)
-    found = saddle_index(H, method="dense")
-    assert found.zero >= shift.dimension > 0
+    inertia = saddle_index(H, method="dense")
+    assert inertia.zero >= shift.dimension > 0
 
 
 # --- deflation ------------------------------------------------------------------------------------------------

@@ -76,9 +76,9 @@ def point(name: str, seed: int) -> tuple[TransformerProblem, dict[str, Tensor]]:
 
 
 def block_of(problem: TransformerProblem, params: Mapping[str, Tensor], names: Sequence[str]) -> Tensor:
-    found = problem.structure(params, 0.0).dense(names)
-    assert found is not None
-    return found / torch.linalg.eigvalsh(found).abs().max()
+    matrix = problem.structure(params, 0.0).dense(names)
+    assert matrix is not None
+    return matrix / torch.linalg.eigvalsh(matrix).abs().max()
 
 
 def checked(problem: TransformerProblem, params: Mapping[str, Tensor], names: Sequence[str]) -> int:
@@ -122,13 +122,13 @@ def test_f17_nothing_else_is_null_wherever_a_block_moves(name: str) -> None:
         dimension, stacked = checked(problem, params, names), block_of(problem, params, names)
         # At one point more may be null, by its gradient. As many points as a matrix has columns leave none of that.
         for seed in range(1, problem.train.embed_dim + 2):
-            found = int((torch.linalg.svdvals(stacked) < ROUNDING).sum())
-            if found == dimension:
+            nullity = int((torch.linalg.svdvals(stacked) < ROUNDING).sum())
+            if nullity == dimension:
                 break
             at = moved(params, names, seed)
             assert checked(problem, at, names) == dimension
             stacked = torch.cat([stacked, block_of(problem, at, names)])
-        assert found == dimension, block
+        assert nullity == dimension, block
 
 
 def test_f17_at_full_size() -> None:
@@ -136,9 +136,9 @@ def test_f17_at_full_size() -> None:
     config = preset("nanda")
     problem = problem_of(config)
     structure = problem.structure(at_random(config), 0.0)
-    found = {block: structure.null_vectors(problem.blocks[block]) for block in ("Q", "K", "mlp_in,mlp_out")}
+    spans = {block: structure.null_vectors(problem.blocks[block]) for block in ("Q", "K", "mlp_in,mlp_out")}
     sizes = {"Q": 128 * 127, "K": 128 * (128 - 4), "mlp_in,mlp_out": 512 * (128 - 112)}
-    assert {block: null and null.dimension for block, null in found.items()} == sizes
+    assert {block: null and null.dimension for block, null in spans.items()} == sizes
 
 
 def zeros(problem: TransformerProblem, params: Mapping[str, Tensor], names: Sequence[str]) -> int:
@@ -157,8 +157,8 @@ def test_the_table_of_dimensions_is_measured() -> None:
                 cells.append("–")
                 continue
             names = problem.blocks[block]
-            dimension, found = checked(problem, params, names), zeros(problem, params, names)
-            cells.append(f"{dimension}" if found == dimension else f"{dimension} ({found})")
+            dimension, nullity = checked(problem, params, names), zeros(problem, params, names)
+            cells.append(f"{dimension}" if nullity == dimension else f"{dimension} ({nullity})")
     assert {block: ", ".join(cells) for block, cells in measured.items()} == DIMENSIONS
 
 

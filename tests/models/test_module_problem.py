@@ -55,21 +55,23 @@ def test_a_module_is_measured_as_the_problem_is(method: Any, tmp_path: Path) -> 
     expected = numbers(by_hand, Point(parameters, knows))
     arrays = {name: parameters[ours[name]] for name in foreign.parameters}
     rates = {name: knows.rates[ours[name]] for name in foreign.parameters}
-    found = numbers(foreign, Point(arrays, Training(60, rates, None, float("nan"))))
+    measured = numbers(foreign, Point(arrays, Training(60, rates, None, float("nan"))))
     norm = expected["operator_norm"][:, None, None]
-    np.testing.assert_allclose(found["operator_norm"], expected["operator_norm"], rtol=1e-6)
+    np.testing.assert_allclose(measured["operator_norm"], expected["operator_norm"], rtol=1e-6)
     # Block `all` of the MLP loses its exact null vectors beforehand; those of its ends are not among them.
-    np.testing.assert_allclose(found["eigenvalues"] / norm, expected["eigenvalues"] / norm, atol=3e-6)
-    np.testing.assert_allclose(found["grad_norm"], expected["grad_norm"], rtol=1e-9)
-    assert found["train_loss"] == pytest.approx(expected["train_loss"], rel=1e-12)
-    lower, upper = (found[f"inertia_{end}"][:4] for end in ("lower", "upper"))
+    np.testing.assert_allclose(measured["eigenvalues"] / norm, expected["eigenvalues"] / norm, atol=3e-6)
+    np.testing.assert_allclose(measured["grad_norm"], expected["grad_norm"], rtol=1e-9)
+    assert measured["train_loss"] == pytest.approx(expected["train_loss"], rel=1e-12)
+    lower, upper = (measured[f"inertia_{end}"][:4] for end in ("lower", "upper"))
     assert ((lower <= expected["inertia_upper"][:4]) & (expected["inertia_lower"][:4] <= upper)).all()
-    assert found["sharpness_gd"] == pytest.approx(expected["sharpness_gd"], rel=1e-4)
-    assert np.isnan(found["sharpness_adam"])
-    np.testing.assert_allclose(found["coupling_strength"], expected["coupling_strength"][:2], rtol=1e-5)
+    assert measured["sharpness_gd"] == pytest.approx(expected["sharpness_gd"], rel=1e-4)
+    assert np.isnan(measured["sharpness_adam"])
+    np.testing.assert_allclose(measured["coupling_strength"], expected["coupling_strength"][:2], rtol=1e-5)
     if method == "dense":
-        np.testing.assert_allclose(found["coupling_ratios"], expected["coupling_ratios"][:2], rtol=1e-6, equal_nan=True)
-        np.testing.assert_array_equal(found["inertia"][:4], expected["inertia"][:4])
+        np.testing.assert_allclose(
+            measured["coupling_ratios"], expected["coupling_ratios"][:2], rtol=1e-6, equal_nan=True
+        )
+        np.testing.assert_array_equal(measured["inertia"][:4], expected["inertia"][:4])
 
 
 def test_tied_parameters_count_once() -> None:
@@ -113,8 +115,8 @@ def test_a_name_that_reads_like_a_pattern() -> None:
     model.forward = lambda x: x * model.get_parameter("a[0]") * model.get_parameter("a0")  # type: ignore[method-assign]
     for name in ("a[0]", "a0"):
         model.register_parameter(name, nn.Parameter(torch.ones(3)))
-    found = ModuleProblem(model, torch.ones(4, 3), torch.zeros(4, dtype=torch.int64), blocks={"one": ["a[0]"]})
-    assert found.blocks["one"] == ("a[0]",)
+    problem = ModuleProblem(model, torch.ones(4, 3), torch.zeros(4, dtype=torch.int64), blocks={"one": ["a[0]"]})
+    assert problem.blocks["one"] == ("a[0]",)
 
 
 def test_a_block_that_is_not_there() -> None:
@@ -152,8 +154,8 @@ def test_verification_needs_no_copy_of_the_model() -> None:
     before = {name: value.clone() for name, value in model.state_dict().items()}
     moved = {n: p.detach().double() + 0.1 for n, p in model.named_parameters()}
     plain = problem.plain({name: value.numpy() for name, value in moved.items()})
-    found = plain.loss(plain.model(plain.inputs), plain.targets)
-    found.backward()
+    loss = plain.loss(plain.model(plain.inputs), plain.targets)
+    loss.backward()
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     del model.lock
     copied = copy.deepcopy(model).double()
@@ -163,6 +165,6 @@ def test_verification_needs_no_copy_of_the_model() -> None:
     weights = torch.tensor([1.0, 2.0, 0.5], dtype=torch.float64)
     expected = nn.functional.cross_entropy(copied(x.double()), y, weights)
     expected.backward()
-    assert found.item() == pytest.approx(expected.item(), rel=1e-13)
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-13)
     for name, parameter in copied.named_parameters():
         torch.testing.assert_close(plain.parameters[name].grad, parameter.grad, rtol=1e-12, atol=1e-14)

@@ -61,10 +61,10 @@ def test_each_matrix_has_a_threshold_of_its_own() -> None:
     """A batch is its matrices one by one; one that is not finite costs the others nothing."""
     Y, t = torch.stack([draw(5, 3, seed=i) for i in range(3)]), torch.tensor([0.1, 0.4, 0.2], dtype=torch.float64)
     Y[2, 0, 0] = torch.inf
-    found = shrink(Y, t).numpy()
+    shrunken = shrink(Y, t).numpy()
     for i in range(2):
-        np.testing.assert_allclose(found[i], shrunk(Y[i], float(t[i])), atol=1e-14)
-    assert np.isnan(found[2]).all()
+        np.testing.assert_allclose(shrunken[i], shrunk(Y[i], float(t[i])), atol=1e-14)
+    assert np.isnan(shrunken[2]).all()
     assert shrink(Y.float(), t).dtype == torch.float32
 
 
@@ -96,5 +96,5 @@ def test_spectrum_of_the_tables() -> None:
     T = torch.stack([E @ W_k.T for W_k in W.split(4, dim=1)])
     side_by_side, as_W = np.hstack(list(T.numpy())), torch.cat([T_k.T for T_k in T], dim=1)
     expected = np.sort(np.pad(scipy.linalg.svdvals(side_by_side)[:4], (0, 2)))
-    for found in (spectrum(E[None], W[None]), spectrum(torch.eye(6)[None], as_W[None])):
-        np.testing.assert_allclose(found[0].numpy(), expected, atol=1e-7 * expected[-1])
+    for values in (spectrum(E[None], W[None]), spectrum(torch.eye(6)[None], as_W[None])):
+        np.testing.assert_allclose(values[0].numpy(), expected, atol=1e-7 * expected[-1])

@@ -82,11 +82,11 @@ def test_a_cluster_that_random_starts_do_not_resolve(memorised: Path) -> None:
         if block == "V":
             target = Deflated(op, SoftmaxShift(params, ["V"]))
         dense = torch.linalg.eigvalsh(dense_of(target))
-        found = eigsh(target, 10, method="lanczos", v0=starts)
+        eigen = eigsh(target, 10, method="lanczos", v0=starts)
         warm, cold = (eigsh(target, 10, "lowest", "lanczos", v0=v0).num_products for v0 in (starts, None))
-        assert found.converged.all()
-        assert abs(torch.from_numpy(found.values[0]) - dense[:10]).max() <= found.tol * found.operator_norm
-        assert abs(torch.from_numpy(found.values[1]) - dense.flip(0)[:10]).max() <= 1e-9 * found.operator_norm
+        assert eigen.converged.all()
+        assert abs(torch.from_numpy(eigen.values[0]) - dense[:10]).max() <= eigen.tol * eigen.operator_norm
+        assert abs(torch.from_numpy(eigen.values[1]) - dense.flip(0)[:10]).max() <= 1e-9 * eigen.operator_norm
         assert warm + products < cold
 
 

@@ -50,8 +50,8 @@ def torchs_hessian(problem: Any, params: dict[str, Tensor]) -> Tensor:
         hidden = ACTIVATIONS[train.activation](nn.functional.linear(z, P["W"], P.get("b1")))
         return nn.functional.cross_entropy(nn.functional.linear(hidden, P["V"], P.get("b2")), problem.labels)
 
-    found: Tensor = torch.func.hessian(loss)(torch.cat([p.reshape(-1) for p in params.values()]))
-    return found
+    matrix: Tensor = torch.func.hessian(loss)(torch.cat([p.reshape(-1) for p in params.values()]))
+    return matrix
 
 
 @pytest.mark.parametrize("model", ["onehot", "tables", "scalar"])
@@ -66,13 +66,13 @@ def test_closed_form_equals_torchs_hessian(activation: str, bias: bool, tokens: 
     rows = dict(zip(params, torch.arange(len(whole)).split([p.numel() for p in params.values()]), strict=True))
     pairs = [list(pair) for pair in itertools.permutations(params, 2)]
     for block in (*([n] for n in params), *pairs, list(params), list(params)[::-1]):
-        index, found = torch.cat([rows[n] for n in block]), structure.dense(block)
+        index, matrix = torch.cat([rows[n] for n in block]), structure.dense(block)
         if ("b1" in block and "W" not in block) or ("b2" in block and "V" not in block):
-            assert found is None
+            assert matrix is None
             continue
-        assert found is not None
-        assert torch.equal(found, found.T)
-        assert_close(found, whole[index][:, index] + 0.25 * torch.eye(len(index)), 1e-12)
+        assert matrix is not None
+        assert torch.equal(matrix, matrix.T)
+        assert_close(matrix, whole[index][:, index] + 0.25 * torch.eye(len(index)), 1e-12)
 
 
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
@@ -83,9 +83,9 @@ def test_gauss_newton_part(activation: str) -> None:
     assert structure is not None
     for block in (["W"], ["W", "V"], list(params)):
         expected = HessianOperator(problem.objective(0.0), params, block, part="gauss_newton").dense()
-        found = structure.dense(block, gauss_newton=True)
-        assert found is not None
-        assert_close(found, expected, 1e-12)
+        matrix = structure.dense(block, gauss_newton=True)
+        assert matrix is not None
+        assert_close(matrix, expected, 1e-12)
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -146,8 +146,8 @@ def test_a_run_is_measured(model: Any, tokens: int, method: str, tmp_path: Path)
     for i, block in enumerate(blocks):
         values = np.linalg.eigvalsh(H[picked[block]][:, picked[block]].numpy())
         norm = np.abs(values).max()
-        found = row["eigenvalues"][i]
-        np.testing.assert_allclose(found, [values[:3], values[::-1][:3]], atol=1e-6 * norm)
+        eigenvalues = row["eigenvalues"][i]
+        np.testing.assert_allclose(eigenvalues, [values[:3], values[::-1][:3]], atol=1e-6 * norm)
         index = int((values < -row["inertia_tolerance"][i]).sum())
         assert row["inertia_lower"][i] <= index <= row["inertia_upper"][i]
         if method == "dense":

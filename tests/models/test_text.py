@@ -193,7 +193,7 @@ def test_more_samples_than_places_are_refused(topics: Path, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("options", "words"),
     [
         ({"task": "text"}, "task text has no text"),
         ({"text": "a.txt"}, "text is a.txt, but task add reads no text"),
@@ -203,9 +203,9 @@ def test_more_samples_than_places_are_refused(topics: Path, tmp_path: Path) -> N
         ({"task": "text", "text": "a", "start": "folded", "tokens": 2}, "a text has no `op` and `=`"),
     ],
 )
-def test_options_that_do_not_go_with_a_text_are_refused(given: dict[str, object], words: str) -> None:
+def test_options_that_do_not_go_with_a_text_are_refused(options: dict[str, object], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
-        TrainConfig(**given)
+        TrainConfig(**options)
 
 
 def test_words_have_no_geometry_of_numbers(topics: Path, tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ def by_torch(config: TrainConfig, params: Mapping[str, Tensor], tokens: Tensor) 
         whole = nn.TransformerEncoderLayer(
             d, config.heads, h, 0.0, activation, batch_first=True, norm_first=config.norm == "pre", dtype=torch.float64
         )
-        given = {
+        state = {
             "self_attn.in_proj_weight": torch.cat([of["Q"], of["K"], of["V"]]),
             "self_attn.in_proj_bias": torch.zeros(3 * d),
             "self_attn.out_proj.weight": of["O"],
@@ -67,9 +67,9 @@ def by_torch(config: TrainConfig, params: Mapping[str, Tensor], tokens: Tensor) 
             "linear2.bias": of.get("b_out", torch.zeros(d)),
         }
         for which in "12":
-            given[f"norm{which}.weight"] = of.get(f"norm_{which}", torch.ones(d))
-            given[f"norm{which}.bias"] = of.get(f"shift_{which}", torch.zeros(d))
-        whole.load_state_dict(given)
+            state[f"norm{which}.weight"] = of.get(f"norm_{which}", torch.ones(d))
+            state[f"norm{which}.bias"] = of.get(f"shift_{which}", torch.zeros(d))
+        whole.load_state_dict(state)
         if config.norm == "none":
             x = x + whole.self_attn(x, x, x, attn_mask=mask, need_weights=False)[0]
             x = x + whole.linear2(activation(whole.linear1(x)))
@@ -143,10 +143,10 @@ def dense_by_torch(config: TrainConfig, params: Mapping[str, Tensor], problem: T
 
     flat = torch.cat([p.detach().reshape(-1) for p in plain.parameters.values()])
     # torch's LayerNorm is wrong in forward over reverse mode, which torch.func.hessian takes: asymmetric by a tenth.
-    found: Tensor = (torch.func.jacrev(torch.func.grad(loss)) if config.norm != "none" else torch.func.hessian(loss))(
+    matrix: Tensor = (torch.func.jacrev(torch.func.grad(loss)) if config.norm != "none" else torch.func.hessian(loss))(
         flat
     )
-    return found
+    return matrix
 
 
 @pytest.mark.slow
@@ -159,13 +159,13 @@ def test_dense_blocks(config: TrainConfig) -> None:
     structure = problem.structure(params, 0.0)
     for block in problem.blocks:
         index = torch.cat([rows[name] for name in problem.blocks[block]])
-        found = structure.dense(problem.blocks[block])
-        assert found is not None
-        assert torch.equal(found, found.T)
-        torch.testing.assert_close(found, whole[index][:, index], rtol=0, atol=1e-12 * float(whole.norm()))
+        matrix = structure.dense(problem.blocks[block])
+        assert matrix is not None
+        assert torch.equal(matrix, matrix.T)
+        torch.testing.assert_close(matrix, whole[index][:, index], rtol=0, atol=1e-12 * float(whole.norm()))
     gauss_newton = HessianOperator(problem.objective(0.0), params, part="gauss_newton").dense()
-    found = structure.dense(list(params), gauss_newton=True)
-    torch.testing.assert_close(found, gauss_newton, rtol=0, atol=1e-12 * float(whole.norm()))
+    matrix = structure.dense(list(params), gauss_newton=True)
+    torch.testing.assert_close(matrix, gauss_newton, rtol=0, atol=1e-12 * float(whole.norm()))
     # To the last bit whatever was asked for before.
     alone = problem.structure(params, 0.0).dense(problem.blocks["E,mlp_in"])
     again = structure.dense(problem.blocks["E,mlp_in"])

@@ -44,13 +44,13 @@ def curvature(logits: Exact) -> Exact:
     """diag(p) - p p^T of one sample."""
     e = np.vectorize(mpmath.exp, otypes=[object])(logits)
     p = e / e.sum()
-    found: Exact = np.diag(p) - np.outer(p, p)
-    return found
+    matrix: Exact = np.diag(p) - np.outer(p, p)
+    return matrix
 
 
-def error(found: Tensor, true: Exact) -> float:
+def error(actual: Tensor, true: Exact) -> float:
     """|found - true| / |true| in Frobenius norms."""
-    return float(mpmath.sqrt(((exact(found) - true) ** 2).sum() / (true**2).sum()))
+    return float(mpmath.sqrt(((exact(actual) - true) ** 2).sum() / (true**2).sum()))
 
 
 @pytest.mark.parametrize("margin", MARGINS)
@@ -76,11 +76,11 @@ def test_forward_and_batched_derivatives(margin: float) -> None:
     def of(z: Tensor) -> Tensor:
         return cross_entropy(z, torch.tensor(0))
 
-    found = [torch.func.hessian(of)(logits), torch.func.jacfwd(torch.func.jacfwd(of))(logits)]
-    found.append(torch.autograd.functional.hessian(of, logits, vectorize=True))
+    matrices = [torch.func.hessian(of)(logits), torch.func.jacfwd(torch.func.jacfwd(of))(logits)]
+    matrices.append(torch.autograd.functional.hessian(of, logits, vectorize=True))
     with mpmath.workdps(60):
         true = curvature(exact(logits))
-        for matrix in found:
+        for matrix in matrices:
             assert error(matrix, true) < 1e-14
 
 
@@ -153,9 +153,9 @@ def test_lost_digits_are_no_defect() -> None:
     at = undone()
     problem = models.of_config(at["train"], vars(make_data(at["train"])))
     what = Measurement.of(problem, HessianConfig(device="cpu", blocks=("E", "W")))
-    found = Checkpoint(what, Point(at["params"]))
+    checkpoint = Checkpoint(what, Point(at["params"]))
     for block in what.blocks:
-        assert float(found.matrix(block).matrix.norm()) < 1e-15
+        assert float(checkpoint.matrix(block).matrix.norm()) < 1e-15
 
 
 class Wrong(Structure):
@@ -170,8 +170,8 @@ class Wrong(Structure):
         return getattr(self.right, name)
 
     def dense(self, names: Sequence[str], gauss_newton: bool = False) -> Tensor | None:
-        found = self.right.dense(names, gauss_newton)
-        return None if found is None else found * (1 + self.share)
+        matrix = self.right.dense(names, gauss_newton)
+        return None if matrix is None else matrix * (1 + self.share)
 
 
 @pytest.mark.parametrize("share", [1e-9, 1e-3])

@@ -43,7 +43,7 @@ def one_start(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def copies(tools: accuracy.Tools, within: float, seeds: int) -> accuracy.Tools:
         others = {tool: run for tool, run in tools.items() if tool != "landscape"}
-        counted = accuracy.after(lambda found: found * seeds, every(others, within, 1))
+        counted = accuracy.after(lambda number: number * seeds, every(others, within, 1))
         return every({"landscape": tools["landscape"]}, within, seeds) | counted
 
     monkeypatch.setattr(accuracy, "copies", copies)

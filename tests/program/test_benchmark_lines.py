@@ -54,11 +54,13 @@ def test_a_search_that_is_slower_by_the_target_meets_it() -> None:
     assert {line.part for line in (curvlinops, eigenthings, pyhessian)} == {"mid E"}
     assert (curvlinops.target, curvlinops.met) == ("≥ 3×", True)
     assert curvlinops.what == "10 eigenvalues at each end, mid, E (n = 3,904), curvlinops"
-    told = "4×; landscape: 2 s, largest residual 1e-08; curvlinops, one run for both ends: 8 s, largest residual 1e-08"
-    assert curvlinops.found == told
+    expected = (
+        "4×; landscape: 2 s, largest residual 1e-08; curvlinops, one run for both ends: 8 s, largest residual 1e-08"
+    )
+    assert curvlinops.result == expected
     assert (eigenthings.target, eigenthings.met) == ("–", None)
-    assert eigenthings.found.startswith("2.5×; ")
-    assert "hessian-eigenthings, 200 steps: 5 s" in eigenthings.found
+    assert eigenthings.result.startswith("2.5×; ")
+    assert "hessian-eigenthings, 200 steps: 5 s" in eigenthings.result
     assert (pyhessian.target, pyhessian.met) == ("≥ 10×", True)
     assert pyhessian.what == "20 highest eigenvalues, mid, E (n = 3,904), PyHessian"
 
@@ -67,7 +69,7 @@ def test_a_search_that_is_not_slower_by_the_target_does_not_meet_it() -> None:
     """By any tool that has one; for quick there is none."""
     curvlinops, _, _ = ends(curvlinops=search(5.9, run="shifted"))
     assert curvlinops.met is False
-    assert "curvlinops, a run for each end: 5.9 s" in curvlinops.found
+    assert "curvlinops, a run for each end: 5.9 s" in curvlinops.result
     assert {(line.target, line.met) for line in ends("quick")} == {("–", None)}
 
 
@@ -78,7 +80,7 @@ def test_pyhessian_is_compared_at_its_faster_setting() -> None:
     for top in ([slow, fast], [fast, slow]):
         line = ends(top=top)[2]
         assert line.met is False
-        assert line.found == (
+        assert line.result == (
             "9×; maxIter=200, tol=1e-06: 9 s, largest residual 1e-03, 3 of 20 pairs at 1e-06 (landscape, searching to "
             "2e-03: 1 s, largest residual 1e-08); maxIter=100, tol=0.001: 30 s, largest residual 1e-03, 0 of 20 pairs "
             "at 1e-06 (landscape, searching to 4e-03: 1 s, largest residual 1e-08)"
@@ -89,22 +91,22 @@ def test_a_search_that_stopped_gives_a_lower_bound() -> None:
     """It counts if it is large enough; a search of ours that did not find its pairs never does."""
     for seconds, met in ((8.0, True), (5.0, False)):
         line = ends(curvlinops=search(seconds, 12, run="shifted"))[0]
-        assert line.found.startswith(f"> {seconds / 2:.2g}×; ")
-        assert f"not finished, stopped after {seconds:g} s with 12 of 20 pairs at 1e-06" in line.found
+        assert line.result.startswith(f"> {seconds / 2:.2g}×; ")
+        assert f"not finished, stopped after {seconds:g} s with 12 of 20 pairs at 1e-06" in line.result
         assert line.met is met
     line = ends(landscape=search(2.0, 19))[0]
-    assert line.found.startswith("4×; landscape: not finished")
+    assert line.result.startswith("4×; landscape: not finished")
     assert line.met is False
     top = [{"max_iter": 1, "tol": 1.0, "rtol": 1e-2, "PyHessian": search(30.0, 0), "landscape": search(1.0, 19)}]
     line = ends(top=top)[2]
-    assert "landscape, searching to 1e-02: not finished, stopped after 1 s with 19 of 20 pairs at 1e-02" in line.found
+    assert "landscape, searching to 1e-02: not finished, stopped after 1 s with 19 of 20 pairs at 1e-02" in line.result
     assert line.met is False
 
 
 def test_eigenvalues_that_we_missed_are_a_disagreement() -> None:
     """Said, and not met, however fast we were."""
     line = ends(curvlinops=search(8.0, run="BE") | {"beyond": 2})[0]
-    assert line.found.endswith("not the same: 2 of its eigenvalues lie further out than ours")
+    assert line.result.endswith("not the same: 2 of its eigenvalues lie further out than ours")
     assert line.met is False
 
 
@@ -144,8 +146,8 @@ def test_dense_blocks_must_be_slower_and_equal() -> None:
     assert [line.met for line in lines] == [True, False, False]
     assert {(line.row, line.target) for line in lines} == {("3", "≥ 50×, agreement ≤ 1e-12")}
     assert lines[0].what == "H_[E,W] of quick, n = 2,992, products with PyHessian"
-    assert lines[1].found == "48× (0.50 s against 24 s, 128 at once); agreement 1e-15"
-    assert lines[2].found == "100× (0.50 s against 50 s, 16 at once); agreement 1e-11"
+    assert lines[1].result == "48× (0.50 s against 24 s, 128 at once); agreement 1e-15"
+    assert lines[2].result == "100× (0.50 s against 50 s, 16 at once); agreement 1e-11"
 
 
 def test_an_index_must_be_faster_certified_and_equal() -> None:
@@ -156,8 +158,8 @@ def test_an_index_must_be_faster_certified_and_equal() -> None:
     [line] = index.lines({"quick": part})
     assert (line.row, line.target, line.met) == ("4", "≥ 4×, certified", True)
     assert line.what == "n₋, n₀ and n₊ of H_[E,W], quick, n = 10"
-    told = "4.00× (1 s against 4 s); n₋ alone 8.00× (0.5 s); certified, n₋ = 3, n₊ = 7, as by eigvalsh"
-    assert line.found == told
+    expected = "4.00× (1 s against 4 s); n₋ alone 8.00× (0.5 s); certified, n₋ = 3, n₊ = 7, as by eigvalsh"
+    assert line.result == expected
     for changed in (
         {"seconds": seconds | {"landscape": {"median": 1.1}}},
         {"level": "estimated"},
@@ -165,7 +167,7 @@ def test_an_index_must_be_faster_certified_and_equal() -> None:
     ):
         [line] = index.lines({"quick": part | changed})
         assert line.met is False
-        assert ("not as by eigvalsh" in line.found) == ("eigvalsh_positive" in changed)
+        assert ("not as by eigvalsh" in line.result) == ("eigvalsh_positive" in changed)
 
 
 @pytest.mark.slow
@@ -176,18 +178,18 @@ def test_every_tool_finds_the_ends_of_a_tiny_block(tiny: peers.Case, monkeypatch
     monkeypatch.setattr(eigenvalues, "BASIS", 30)
     monkeypatch.setattr(eigenvalues, "STEPS", (20, 60, 600))
     monkeypatch.setattr(eigenvalues, "SETTINGS", ((100, 1e-3), (2000, 1e-15)))
-    found = eigenvalues.compared(tiny, "all", 20.0)
+    results = eigenvalues.compared(tiny, "all", 20.0)
     for tool in ("landscape", "curvlinops", "hessian-eigenthings"):
-        assert (found[tool]["pairs"], found[tool]["wanted"]) == (6, 6), tool
-        assert found[tool]["residual"] <= eigenvalues.TOLERANCE
+        assert (results[tool]["pairs"], results[tool]["wanted"]) == (6, 6), tool
+        assert results[tool]["residual"] <= eigenvalues.TOLERANCE
     for tool, way in (("curvlinops", "run"), ("hessian-eigenthings", "steps")):
-        tried = found[tool]["tried"]
-        assert tried[str(found[tool][way])]["seconds"] == found[tool]["seconds"]
-        assert found[tool]["beyond"] == 0
+        tried = results[tool]["tried"]
+        assert tried[str(results[tool][way])]["seconds"] == results[tool]["seconds"]
+        assert results[tool]["beyond"] == 0
         assert len(tried) > 1, tool
-    assert [way["pairs"] for way in found["curvlinops"]["tried"].values()] == [6, 6]
-    assert [setting["max_iter"] for setting in found["top"]] == [100, 2000]
-    loose, tight = found["top"]
+    assert [way["pairs"] for way in results["curvlinops"]["tried"].values()] == [6, 6]
+    assert [setting["max_iter"] for setting in results["top"]] == [100, 2000]
+    loose, tight = results["top"]
     for setting in (loose, tight):
         assert setting["landscape"]["pairs"] == 6
         assert setting["landscape"]["residual"] <= setting["rtol"]
@@ -201,10 +203,10 @@ def test_every_tool_finds_the_ends_of_a_tiny_block(tiny: peers.Case, monkeypatch
 @pytest.mark.filterwarnings("ignore:Using backward.. with create_graph:UserWarning")
 def test_every_tool_assembles_a_tiny_block(tiny: peers.Case) -> None:
     """The same matrix, and the fastest of the batches."""
-    found = dense.compared(tiny)
+    results = dense.compared(tiny)
     for tool in dense.HOW:
-        assert found[tool]["difference"] <= dense.AGREEMENT, tool
+        assert results[tool]["difference"] <= dense.AGREEMENT, tool
     for tool, batches in dense.BATCHES.items():
-        assert list(found[tool]["tried"]) == [str(batch) for batch in batches]
-        assert found[tool]["seconds"] == found[tool]["tried"][str(found[tool]["batch"])]
-        assert found[tool]["seconds"] == min(found[tool]["tried"].values())
+        assert list(results[tool]["tried"]) == [str(batch) for batch in batches]
+        assert results[tool]["seconds"] == results[tool]["tried"][str(results[tool]["batch"])]
+        assert results[tool]["seconds"] == min(results[tool]["tried"].values())

@@ -16,8 +16,8 @@ from benchmarks.harness import Line, Numbers, Part
 def only(lines: Any) -> Line:
     """The one line that there is."""
     (line,) = lines
-    found: Line = line
-    return found
+    one: Line = line
+    return one
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_commands_are_judged_by_the_checkpoint_and_its_memory(
     """Two, a hundred and one checkpoints are these commands' work."""
     line = only(commands.lines({part: {"seconds": seconds, "cpu": 1.0, "memory": memory, "converged": False}}))
     assert line.met == met
-    assert line.found.endswith(", a search did not converge")
+    assert line.result.endswith(", a search did not converge")
 
 
 def test_a_product_must_be_so_many_times_as_fast() -> None:
@@ -50,9 +50,9 @@ def test_a_product_must_be_so_many_times_as_fast() -> None:
         "seconds": {tool: {"median": s} for tool, s in seconds.items()},
         "seconds_of_sixteen": {"at once": {"median": 1.0}, "one by one": {"median": 1.3}},
     }
-    found = {line.what: line.met for line in products.lines({"": numbers})}
+    verdicts = {line.what: line.met for line in products.lines({"": numbers})}
     name = "one product, paper, float64, "
-    assert found == {
+    assert verdicts == {
         f"{name}PyHessian": False,
         f"{name}curvlinops": True,
         f"{name}its GEMMs alone": False,
@@ -65,22 +65,22 @@ def test_a_product_must_be_so_many_times_as_fast() -> None:
 def test_seeds_at_once_are_compared_with_a_run_on_each_core(apiece: float, met: bool) -> None:
     numbers = {"members": 16, "seconds": {"ensemble": 10.0, "a_core_each": apiece}}
     line = only(training.lines({"ensemble": numbers}))
-    assert (line.met, line.found) == (met, f"{apiece / 10:.1f}× (10 s against {apiece:.0f} s)")
+    assert (line.met, line.result) == (met, f"{apiece / 10:.1f}× (10 s against {apiece:.0f} s)")
 
 
 def test_training_is_compared_with_the_plain_loop() -> None:
     rates = {"landscape": 200.0, "plain": 100.0, "plain_fused": 160.0}
-    found = list(training.lines({"quick, 1 threads": {"steps_per_second": rates}}))
-    assert [line.met for line in found] == [True, None]
-    assert found[1].found.startswith("1.25×")
+    lines = list(training.lines({"quick, 1 threads": {"steps_per_second": rates}}))
+    assert [line.met for line in lines] == [True, None]
+    assert lines[1].result.startswith("1.25×")
 
 
 def test_what_ends_a_command() -> None:
     """Exit code 3 is a search that did not converge; any other is a failure of the benchmark."""
-    found = commands._process(
+    numbers = commands._process(
         [sys.executable, "-c", "import os, sys; sys.exit(3 * ('OMP_NUM_THREADS' not in os.environ))"], "."
     )
-    assert not found["converged"]
+    assert not numbers["converged"]
     assert commands._process([sys.executable, "-c", ""], ".")["converged"]
     with pytest.raises(subprocess.CalledProcessError):
         commands._process([sys.executable, "-c", "import sys; sys.exit(1)"], ".")
@@ -105,9 +105,9 @@ def test_a_part_is_measured_again_for_other_code(tmp_path: Path, monkeypatch: py
     harness.measure("x", [one, slow], True, True)
     assert calls == ["one", "one", "slow"]
     template.write_text("new")
-    found = harness.measure("x", [one, two], False, False)
+    results = harness.measure("x", [one, two], False, False)
     assert calls == ["one", "one", "slow", "one", "two"]
-    places = {name: part["environment"] for name, part in found["parts"].items()}
+    places = {name: part["environment"] for name, part in results["parts"].items()}
     assert places["one"] == places["two"] != places["slow"]
-    assert set(found["environments"]) == set(places.values())
-    assert all(here["git_dirty"] for here in found["environments"].values())
+    assert set(results["environments"]) == set(places.values())
+    assert all(here["git_dirty"] for here in results["environments"].values())

@@ -69,7 +69,7 @@ def test_page_takes_other_programs_results(tmp_path: Path) -> None:
     """Lines that the GPU script leaves are shown, and no longer said to be missing."""
     results = tmp_path / "results"
     results.mkdir()
-    line = {"row": "2", "what": "GPU: 16 products", "target": "≥ 5×", "found": "6×", "met": True, "part": ""}
+    line = {"row": "2", "what": "GPU: 16 products", "target": "≥ 5×", "result": "6×", "met": True, "part": ""}
     machine = {"git_commit": "0" * 40, "machine": "a machine", "torch_version": "2.11"}
     (results / "gpu.json").write_text(json.dumps({"environments": {"a": machine}, "lines": [line]}))
     page.write(tmp_path, results)
@@ -107,7 +107,7 @@ def test_gpu_script_runs_on_a_cpu(tmp_path: Path) -> None:
     command = [sys.executable, "benchmarks/gpu.py", "--device", "cpu", "--small"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env={**os.environ, "OUT": str(tmp_path)})
     assert done.returncode == 0, done.stderr
-    found = json.loads((tmp_path / "gpu.json").read_text())
-    assert {line["row"] for line in found["lines"]} == {"check", "1", "2", "5", "7"}
+    results = json.loads((tmp_path / "gpu.json").read_text())
+    assert {line["row"] for line in results["lines"]} == {"check", "1", "2", "5", "7"}
     page.write(tmp_path, tmp_path)
     assert "CPU: one product" in (tmp_path / "performance.md").read_text()

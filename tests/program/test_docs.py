@@ -95,9 +95,9 @@ def test_every_fact_has_a_test() -> None:
 
 def test_notebooks_are_executed(site: Path, pages: dict[Path, Page]) -> None:
     """Each has the figures and numbers that its cells make, here and now."""
-    wanted = {"grokking": (3, "grok_step"), "own_model": (2, "Inertia"), "sweep": (1, "certified")}
-    assert {path.stem for path in (ROOT / "docs/notebooks").glob("*.md")} == wanted.keys()
-    for name, (figures, word) in wanted.items():
+    expected = {"grokking": (3, "grok_step"), "own_model": (2, "Inertia"), "sweep": (1, "certified")}
+    assert {path.stem for path in (ROOT / "docs/notebooks").glob("*.md")} == expected.keys()
+    for name, (figures, word) in expected.items():
         path = site / f"docs/notebooks/{name}.html"
         assert len([image for image in pages[path].loaded if image.endswith(".png")]) == figures, name
         assert word in re.sub(r"(?s)<div class=\"cell_input.*?</div>", "", path.read_text())

@@ -44,12 +44,12 @@ def hessian(tiny_run: Path, tiny_hessian: HessianReader) -> Path:
     return tiny_hessian.path
 
 
-def assert_eigenvalues(frame: pd.DataFrame, found: HessianReader) -> None:
+def assert_eigenvalues(frame: pd.DataFrame, reader: HessianReader) -> None:
     """Each eigenvalue under its labels, and none but these."""
-    wanted = np.stack([found.row(step)["eigenvalues"] for step in found.steps])
-    assert len(frame) >= np.isfinite(wanted).sum() > 100
+    expected = np.stack([reader.row(step)["eigenvalues"] for step in reader.steps])
+    assert len(frame) >= np.isfinite(expected).sum() > 100
     for step, block, end, rank, value in frame[["step", "block", "end", "rank", "eigenvalues"]].itertuples(index=False):
-        here = wanted[found.steps.index(step), found.blocks.index(block), ["lowest", "highest"].index(end), rank]
+        here = expected[reader.steps.index(step), reader.blocks.index(block), ["lowest", "highest"].index(end), rank]
         assert here == value or math.isnan(here) and math.isnan(value)
 
 
@@ -82,8 +82,8 @@ def test_the_example_in_r(hessian: Path, tiny_hessian: HessianReader, tmp_path: 
     command = ["Rscript", "-e", f'{code}cat(sprintf("%.17g", lowest$eigenvalues))']
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
     joint = tiny_hessian.blocks.index("E,W")
-    wanted = [tiny_hessian.row(step)["eigenvalues"][joint, 0, 0] for step in tiny_hessian.steps]
-    assert [float(number) for number in done.stdout.split()] == pytest.approx(wanted, rel=1e-14)
+    expected = [tiny_hessian.row(step)["eigenvalues"][joint, 0, 0] for step in tiny_hessian.steps]
+    assert [float(number) for number in done.stdout.split()] == pytest.approx(expected, rel=1e-14)
 
 
 def test_parquet(hessian: Path, tiny_hessian: HessianReader, tmp_path: Path) -> None:
@@ -126,12 +126,12 @@ def test_tensorboard(tiny_run: Path, hessian: Path, tiny_hessian: HessianReader,
             tag: {e.step: float(tensor_util.make_ndarray(e.tensor_proto)) for e in events.Tensors(tag)} for tag in tags
         }
 
-    found, joint = curves(hessian, "h"), tiny_hessian.blocks.index("E,W")
+    scalars, joint = curves(hessian, "h"), tiny_hessian.blocks.index("E,W")
     rows = {step: tiny_hessian.row(step) for step in tiny_hessian.steps}
-    assert found["eigenvalues/E,W/lowest"] == {s: row["eigenvalues"][joint, 0, 0] for s, row in rows.items()}
-    assert found["inertia/E,W/negative"] == {s: row["inertia"][joint, 0] for s, row in rows.items()}
-    assert found["previous_step"] == {20: 0, 60: 20}
-    assert not any(math.isnan(value) for curve in found.values() for value in curve.values())
+    assert scalars["eigenvalues/E,W/lowest"] == {s: row["eigenvalues"][joint, 0, 0] for s, row in rows.items()}
+    assert scalars["inertia/E,W/negative"] == {s: row["inertia"][joint, 0] for s, row in rows.items()}
+    assert scalars["previous_step"] == {20: 0, 60: 20}
+    assert not any(math.isnan(value) for curve in scalars.values() for value in curve.values())
     with RunReader(tiny_run) as run:
         metrics = run.metrics()
     losses = dict(zip(metrics["metric_step"], metrics["test_loss"], strict=True))
@@ -200,7 +200,7 @@ def test_wandb(tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         (path,) = export(file, tmp_path / "w", "wandb", overwrite=True).rglob("*.wandb")
     records = [Record.FromString(raw) for raw in wandb_records(path)]
     config = {u.key: json.loads(u.value_json) for r in records for u in (*r.config.update, *r.run.config.update)}
-    found: dict[int, dict[str, Any]] = {
+    logged: dict[int, dict[str, Any]] = {
         r.history.step.num: {"/".join(item.nested_key): json.loads(item.value_json) for item in r.history.item}
         for r in records
         if r.HasField("history")
@@ -210,7 +210,7 @@ def test_wandb(tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         assert {name: config[name] for name in run.config} == run.config
     for i, step in enumerate(metrics["metric_step"]):
         for name, values in metrics.items():
-            assert name == "metric_step" or math.isnan(values[i]) or found[step][name] == values[i]
+            assert name == "metric_step" or math.isnan(values[i]) or logged[step][name] == values[i]
 
 
 def test_only_exports_are_replaced(tiny_run: Path, tmp_path: Path, assert_refused: Refusal) -> None:
@@ -238,9 +238,9 @@ def test_what_an_export_needs(tiny_run: Path, tmp_path: Path, assert_refused: Re
     assert_refused(["export", tmp_path / "x.h5", "--csv", tmp_path / "c"], 1, "x.h5 does not exist", "")
     with pytest.raises(Exception, match="unknown form 'cvs'"):
         export(tiny_run, tmp_path / "c", "cvs")
-    found = importlib.util.find_spec
+    find_spec = importlib.util.find_spec
     missing = ("pyarrow", "tensorboard", "wandb")
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name in missing else found(name))
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name in missing else find_spec(name))
     for form, package in {"parquet": "pyarrow", "tensorboard": "tensorboard", "wandb": "wandb"}.items():
         argv = ["export", tiny_run, "--csv", tmp_path / "c", f"--{form}", tmp_path / "d"]
         extra = f"pip install {package}"

@@ -108,10 +108,10 @@ def test_a_quantity_is_a_file_and_a_figure_a_function(copy: Path) -> None:
     titles, first = (line.split("  ") for line in said.splitlines()[:2])
     assert "|H|_F" in map(str.strip, titles)
     with h5py.File(copy / "run.hessian.h5") as file:
-        found, spectra = file["frobenius_norm"], [file["spectrum"][block][0] for block in ("E", "E,W")]
-        assert (found.attrs["long_name"], found.dims[1][0].name) == ("Frobenius norm of the block", "/block")
-        np.testing.assert_allclose(found[0], [np.linalg.norm(values) for values in spectra], rtol=1e-12)
-        assert f"{found[0, 0]:.6g}" in map(str.strip, first)
+        norms, spectra = file["frobenius_norm"], [file["spectrum"][block][0] for block in ("E", "E,W")]
+        assert (norms.attrs["long_name"], norms.dims[1][0].name) == ("Frobenius norm of the block", "/block")
+        np.testing.assert_allclose(norms[0], [np.linalg.norm(values) for values in spectra], rtol=1e-12)
+        assert f"{norms[0, 0]:.6g}" in map(str.strip, first)
     landscape(copy, "report", "run.h5", "--out", "report", "--quiet")
     page = (copy / "report/report.html").read_text()
     assert '<h2 id="traces">Traces</h2>' in page
@@ -142,8 +142,8 @@ def test_a_task_a_sampler_an_activation_and_an_optimiser_are_one_entry_each(copy
             moved = abs(values[1] - values[0])
             assert (np.isclose(moved, 0.125) | (moved == 0)).all()
         for name in ("E", "W", "m_E", "m_W", "m_V", "v_E", "rng", "order", "position", "count"):
-            found, expected = (f["resume"][name][f["resume/step"][()].argmax()] for f in (parts, whole))
-            np.testing.assert_array_equal(found, expected)
+            resumed, expected = (f["resume"][name][f["resume/step"][()].argmax()] for f in (parts, whole))
+            np.testing.assert_array_equal(resumed, expected)
     # The second opinion is torch's automatic differentiation of the plain network.
     said = landscape(copy, "hessian", "whole.h5", "--steps", "20", "--blocks", "all", "--verify", "--quiet")
     assert "dense" in said

@@ -110,13 +110,13 @@ def test_a_block_that_an_address_space_cannot_hold_is_refused(tmp_path: Path) ->
     command = [sys.executable, "-c", UNDER_A_LIMIT, "hessian", run, "--steps", "0", "--method", "dense"]
     refused = subprocess.run([*command, "--blocks", "all", "--quiet"], capture_output=True, text=True)
     assert refused.returncode == 1
-    found = re.fullmatch(
+    match = re.fullmatch(
         r"error: block all as a dense matrix \(6,\d{3} parameters\) needs (\S+) GB; (\S+) GB are free\n"
         r"hint: use --method lanczos, or leave the block out of --blocks\n",
         refused.stderr,
     )
-    assert found, refused.stderr
-    assert float(found[1]) > 1.5 > 1.1 >= float(found[2])
+    assert match, refused.stderr
+    assert float(match[1]) > 1.5 > 1.1 >= float(match[2])
     assert not run.with_name("wide.hessian.h5").exists()
     done = subprocess.run([*command, "--blocks", "E", "--quiet"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

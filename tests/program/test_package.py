@@ -89,8 +89,8 @@ def test_an_editable_install_is_found_from_any_folder(folder: str, parent: Path)
         with build(parent, "editable") as wheel:
             wheel.extractall(site)
     code = f"import site; site.addsitedir({str(site)!r}); import landscape; print(landscape.preset('quick').p)"
-    found = subprocess.run([sys.executable, "-S", "-c", code], cwd=parent / folder, env=BARE, capture_output=True)
-    assert found.stdout == b"59\n", found.stderr
+    process = subprocess.run([sys.executable, "-S", "-c", code], cwd=parent / folder, env=BARE, capture_output=True)
+    assert process.stdout == b"59\n", process.stderr
 
 
 def test_a_wheel_has_all_that_is_needed(parent: Path) -> None:
@@ -159,10 +159,10 @@ def test_a_wheel_works_in_an_empty_environment(parent: Path, tmp_path: Path) -> 
 
 def test_a_citation_has_what_its_format_needs() -> None:
     """CITATION.cff 1.2.0: the required keys; the version is that of the file that is cited."""
-    found = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
-    assert {"cff-version", "message", "title", "authors"} <= set(found)
-    assert found["cff-version"] == "1.2.0"
-    assert found["license"] == tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["license"]
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert {"cff-version", "message", "title", "authors"} <= set(citation)
+    assert citation["cff-version"] == "1.2.0"
+    assert citation["license"] == tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["license"]
 
 
 def test_type_checkers_see_what_is_exported() -> None:
@@ -203,5 +203,5 @@ def test_types_reach_other_people_s_code(tmp_path: Path) -> None:
     """mypy --strict sees real types, and mistakes, in a file outside the repository; it has what lint has cached."""
     path = tmp_path / "snippet.py"
     path.write_text(SNIPPET)
-    found = subprocess.run([sys.executable, "-m", "mypy", path], cwd=ROOT, env=BARE, capture_output=True, text=True)
-    assert found.returncode == 0, found.stdout
+    process = subprocess.run([sys.executable, "-m", "mypy", path], cwd=ROOT, env=BARE, capture_output=True, text=True)
+    assert process.returncode == 0, process.stdout

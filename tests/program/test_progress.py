@@ -96,14 +96,18 @@ def test_the_bar_moves_by_block_with_processes_too(
         real(self, block, done, step)
 
     monkeypatch.setattr(Blocks, "show", show)
-    found = {}
+    positions = {}
     for jobs in (0, 1):
         out = tmp_path / f"{jobs}.h5"
         for steps in ("0,60", "0,20,60"):
             shown.clear()
             analyse(tiny_run, HessianConfig(blocks=("E", "W"), steps=steps, k=1, device="cpu"), out, jobs=jobs)
             assert bars[-1].n == bars[-1].total
-            found[jobs, steps] = list(shown)
-    assert found[1, "0,60"] == found[0, "0,60"] == [(b, d, s) for s in (0, 60) for b in "EW" for d in (False, True)]
-    assert sorted(found[1, "0,20,60"]) == sorted(found[0, "0,20,60"])
-    assert {step for *_, step in found[1, "0,20,60"]} == {0, 20, 60}
+            positions[jobs, steps] = list(shown)
+    assert (
+        positions[1, "0,60"]
+        == positions[0, "0,60"]
+        == [(b, d, s) for s in (0, 60) for b in "EW" for d in (False, True)]
+    )
+    assert sorted(positions[1, "0,20,60"]) == sorted(positions[0, "0,20,60"])
+    assert {step for *_, step in positions[1, "0,20,60"]} == {0, 20, 60}

@@ -105,22 +105,22 @@ def test_commands_and_examples(folder: Path) -> None:
         "checkpoints/lightning.h5",
     ):
         assert (folder / name).stat().st_size > 0
-    found = HessianReader(folder / "checkpoints/first.hessian.h5")
-    assert found.steps == [0, 500]
-    assert found.blocks == ["E", "W", "E,W", "W,V", "all"]
-    for step in found.steps:
-        assert {LEVELS[level] for level in found.row(step)["inertia_level"]} == {"certified"}
+    reader = HessianReader(folder / "checkpoints/first.hessian.h5")
+    assert reader.steps == [0, 500]
+    assert reader.blocks == ["E", "W", "E,W", "W,V", "all"]
+    for step in reader.steps:
+        assert {LEVELS[level] for level in reader.row(step)["inertia_level"]} == {"certified"}
 
 
 @pytest.mark.long
 def test_a_smooth_activation_reaches_a_saddle(folder: Path) -> None:
     """With activation x^2 a point with |grad| <= 1e-10, a certified index, and negative curvature of E and W."""
-    found = HessianReader(folder / "checkpoints/smooth.critical-1000.h5")
-    assert found.critical_point(1000)["grad_norm"] <= 1e-10
-    row = found.row(1000)
+    reader = HessianReader(folder / "checkpoints/smooth.critical-1000.h5")
+    assert reader.critical_point(1000)["grad_norm"] <= 1e-10
+    row = reader.row(1000)
     assert {LEVELS[level] for level in row["inertia_level"]} == {"certified"}
     assert row["grad_norm"].max() <= 1e-10
-    assert row["inertia"][found.blocks.index("E,W")][0] > 0
+    assert row["inertia"][reader.blocks.index("E,W")][0] > 0
 
 
 def test_links_and_pictures_exist() -> None:

@@ -45,7 +45,7 @@ def results(tiny_run: Path) -> dict[str, Result]:
     matrix = MatrixOperator(torch.diag(torch.tensor([-2.0, 0.5, 3.0], dtype=torch.float64)))
     large = torch.randn(60, 60, dtype=torch.float64)
     spectrum = landscape.eigsh(one, k=3)
-    found = [
+    objects = [
         spectrum,
         landscape.eigsh(one, k=2, which="lowest"),
         landscape.saddle_index(matrix),
@@ -59,7 +59,7 @@ def results(tiny_run: Path) -> dict[str, Result]:
         landscape.find_critical_point(objective, params, max_hvps=50),
         slice_checkpoint(tiny_run, 60, SliceConfig(block="E", points=5, plane_points=3), AnalysisConfig(device="cpu")),
     ]
-    return {f"{i} {type(result).__name__}": result for i, result in enumerate(found)}
+    return {f"{i} {type(result).__name__}": result for i, result in enumerate(objects)}
 
 
 def test_every_kind_of_result_is_here(results: dict[str, Result]) -> None:
@@ -83,8 +83,8 @@ def test_short_forms(results: dict[str, Result]) -> None:
         assert [" ".join(" ".join(row.itertext()).split()) for row in table.findall("tr")] == [
             " ".join(line.split(maxsplit=1)) for line in shown
         ]
-    told = dataclasses.replace(results["6 SpectralDensity"], width="<script>&\x1b")
-    assert "".join(ET.fromstring(told._repr_html_()).itertext()).count("<script>&\\x1b") == 1
+    renamed = dataclasses.replace(results["6 SpectralDensity"], width="<script>&\x1b")
+    assert "".join(ET.fromstring(renamed._repr_html_()).itertext()).count("<script>&\\x1b") == 1
 
 
 def test_datasets_have_every_number(results: dict[str, Result]) -> None:
@@ -95,10 +95,10 @@ def test_datasets_have_every_number(results: dict[str, Result]) -> None:
             value = getattr(result, field.name)
             if value is None or isinstance(value, Mapping) or dataclasses.is_dataclass(value):
                 continue
-            found = data[field.name]
-            assert not any(str(dim).startswith("dim_") for dim in found.dims), (name, field.name)
-            wanted = value.detach().numpy() if isinstance(value, torch.Tensor) else value
-            np.testing.assert_array_equal(found.values, wanted)
+            array = data[field.name]
+            assert not any(str(dim).startswith("dim_") for dim in array.dims), (name, field.name)
+            expected = value.detach().numpy() if isinstance(value, torch.Tensor) else value
+            np.testing.assert_array_equal(array.values, expected)
     both, lowest = (results[name].to_xarray() for name in ("0 EigenResult", "1 EigenResult"))
     assert both["values"].sel(end="highest", rank=0) == results["0 EigenResult"].values[1, 0]  # type: ignore[attr-defined]
     assert list(lowest["end"].values) == ["lowest"]
@@ -109,12 +109,12 @@ def test_datasets_have_every_number(results: dict[str, Result]) -> None:
 
 def test_data_frames(results: dict[str, Result]) -> None:
     """A row for each entry of the main array, with the others beside it; a row of numbers without an array."""
-    found: Any = results["0 EigenResult"]
-    frame = found.to_dataframe().set_index(["end", "rank"])
-    assert len(frame) == found.values.size
+    eigen: Any = results["0 EigenResult"]
+    frame = eigen.to_dataframe().set_index(["end", "rank"])
+    assert len(frame) == eigen.values.size
     for end, name in enumerate(("lowest", "highest")):
-        assert frame["values"][name].tolist() == found.values[end].tolist()
-        assert set(frame["hidden"][name]) == {found.hidden[end]}
+        assert frame["values"][name].tolist() == eigen.values[end].tolist()
+        assert set(frame["hidden"][name]) == {eigen.hidden[end]}
     slices: Any = results["9 Slice"]
     frame = slices.to_dataframe().set_index(["direction", "point"])
     assert frame["loss"][1, 3] == slices.loss[1, 3]
@@ -157,7 +157,7 @@ def test_short_forms_of_what_results_are_made_from(tmp_path: Path) -> None:
     model = torch.nn.Sequential(*(torch.nn.Linear(2, 2) for _ in range(6))).double()
     x, y = torch.randn(5, 2, dtype=torch.float64), torch.arange(5) % 2
     objective, params = Objective(model, x, y), dict(model.named_parameters())
-    told = {
+    examples = {
         "rows 0.weight": HessianOperator(objective, params).block(["0.weight"]),
         "5.weight, 5.bias": HessianOperator(objective, params).block(["5.weight", "5.bias"]),
         "3.weight, 3.bias and 4 more": HessianOperator(objective, params),
@@ -167,7 +167,7 @@ def test_short_forms_of_what_results_are_made_from(tmp_path: Path) -> None:
         "dimension 6": landscape.SoftmaxShift({"V": torch.zeros(3, 6)}, ["V"]),
         f"path {tmp_path / 'r.h5'}": landscape.Recorder(tmp_path / "r.h5", model),
     }
-    for words, shown in told.items():
+    for words, shown in examples.items():
         text = repr(shown)
         assert text.startswith(f"{type(shown).__name__}\n")
         assert words in " ".join(text.split())
@@ -177,10 +177,10 @@ def test_short_forms_of_what_results_are_made_from(tmp_path: Path) -> None:
 def test_a_sweep_is_a_table(tiny_run: Path) -> None:
     """How many runs grokked, what failed, and a row a run."""
     run = SweepRun({"case": "base", "seed": 3}, tiny_run, TINY, {})
-    found = SweepResult([(run, summarise(tiny_run))], [], [Failure(Path("x.h5"), "it broke", "mend it")])
-    assert "reached by 0 of 1" in repr(found)
-    assert "x.h5: it broke" in repr(found)
-    (row,) = found.to_dataframe().to_dict("records")
+    sweep = SweepResult([(run, summarise(tiny_run))], [], [Failure(Path("x.h5"), "it broke", "mend it")])
+    assert "reached by 0 of 1" in repr(sweep)
+    assert "x.h5: it broke" in repr(sweep)
+    (row,) = sweep.to_dataframe().to_dict("records")
     assert (row["seed"], row["path"], row["grok_step"], row["steps"]) == (3, str(tiny_run), None, 60)
 
 
@@ -195,15 +195,15 @@ def test_a_sweep_is_drawn_by_setting(tiny_run: Path) -> None:
         )
         for labels, step in steps.items()
     ]
-    found = SweepResult(runs, [], [])
-    axes = found.plot()
+    sweep = SweepResult(runs, [], [])
+    axes = sweep.plot()
     dots, never = (line.get_xydata() for line in axes.lines)
     assert [label.get_text() for label in axes.get_xticklabels()] == ["base, 1.0", "base, 9.0"]
     np.testing.assert_array_equal(dots, [[0, 20], [0, 40], [1, np.nan]])
     np.testing.assert_array_equal(never, [[0, np.nan], [0, np.nan], [1, 60]])
-    assert found.plot(axes) is axes
-    assert found.to_xarray()["lr_ratio"].dims == ("run",)
-    assert found.to_xarray()["lr_ratio"].values.tolist() == [1.0, 1.0, 9.0]
+    assert sweep.plot(axes) is axes
+    assert sweep.to_xarray()["lr_ratio"].dims == ("run",)
+    assert sweep.to_xarray()["lr_ratio"].values.tolist() == [1.0, 1.0, 9.0]
 
 
 def test_files_are_tables_and_plots(tiny_run: Path, tiny_hessian: HessianReader, tmp_path: Path) -> None:
@@ -231,8 +231,8 @@ def test_files_are_tables_and_plots(tiny_run: Path, tiny_hessian: HessianReader,
                 recorder.metrics(0, **metrics)
     with landscape.open(tmp_path / "a.h5") as run:
         assert [line.get_label() for line in run.plot().lines] == ["loss"]
-    told = pytest.raises(landscape.LandscapeError, match="b.h5 holds no metrics")
-    with landscape.open(tmp_path / "b.h5") as run, told:
+    refusal = pytest.raises(landscape.LandscapeError, match="b.h5 holds no metrics")
+    with landscape.open(tmp_path / "b.h5") as run, refusal:
         run.plot()
     pyplot.close("all")
 

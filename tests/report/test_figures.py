@@ -78,18 +78,20 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 def test_lines_and_tables_are_the_files_numbers(tiny_run: Path) -> None:
     """λ_max of every block, and the count of its negative eigenvalues."""
-    found, index = (drawn(draw(measured(tiny_run))) for draw in (curvature.extreme_eigenvalues, curvature.saddle_index))
+    extremes, index = (
+        drawn(draw(measured(tiny_run))) for draw in (curvature.extreme_eigenvalues, curvature.saddle_index)
+    )
     with h5py.File(tiny_run.with_name("tiny.hessian.h5")) as file:
         blocks = [name.decode() for name in file["block"][()]]
         for i, block in enumerate(blocks):
-            steps, values = curves(found, 0)[block]
+            steps, values = curves(extremes, 0)[block]
             assert steps == file["step"][()].tolist()
             np.testing.assert_array_equal(values, file["eigenvalues"][:, i, 1, 0])
-            rows = found.data[(found.data["quantity"] == "lambda_max") & (found.data["block"] == block)]
+            rows = extremes.data[(extremes.data["quantity"] == "lambda_max") & (extremes.data["block"] == block)]
             np.testing.assert_array_equal(rows["value"], file["eigenvalues"][:, i, 1, 0])
             np.testing.assert_array_equal(curves(index, 0)[block][1], file["inertia_lower"][:, i])
         depth = min(file["eigenvalues"][:, blocks.index("E,W"), 0, 0])
-    assert found.title.startswith(f"Most negative eigenvalue: {depth:.3g} (E,W)".replace("-", "−"))
+    assert extremes.title.startswith(f"Most negative eigenvalue: {depth:.3g} (E,W)".replace("-", "−"))
 
 
 def test_training_curves_and_couplings(tiny_run: Path) -> None:
@@ -171,8 +173,8 @@ def test_names_are_shown_letter_by_letter(tiny_run: Path, tmp_path: Path) -> Non
         for name, table in tables.items()
     }
     for draw in (curvature.extreme_eigenvalues, curvature.saddle_index, curvature.spectra):
-        found = drawn(draw(tables))
-        path = save_figure(found.figure, found.data.drop(columns="block"), tmp_path, draw.__name__)["svg"]
+        drawing = drawn(draw(tables))
+        path = save_figure(drawing.figure, drawing.data.drop(columns="block"), tmp_path, draw.__name__)["svg"]
         text = "".join(ET.fromstring(path.read_text()).itertext())
         assert all(name in text for name in ("$x^2$", "_hidden,$\\frac{$", "<b>\\x1b")), draw
 
@@ -181,17 +183,17 @@ def test_rounding_noise_is_no_negative_curvature(tiny_run: Path) -> None:
     tables = dict(measured(tiny_run))
     table = tables["by_step_block_end_rank"].copy()
     table.loc[table["end"] == "lowest", "eigenvalues"] = -1e-17
-    found = drawn(curvature.extreme_eigenvalues({**tables, "by_step_block_end_rank": table}))
-    assert found.title == "No block has negative curvature"
-    assert "-lambda_min" not in set(found.data["quantity"].where(found.data["block"] == "E,W"))
+    drawing = drawn(curvature.extreme_eigenvalues({**tables, "by_step_block_end_rank": table}))
+    assert drawing.title == "No block has negative curvature"
+    assert "-lambda_min" not in set(drawing.data["quantity"].where(drawing.data["block"] == "E,W"))
 
 
 def test_figures_are_by_setting(runs: list[Path]) -> None:
     """A colour a learning rate, and the median of its seeds with a band; the table holds each run."""
     tables = frames(open_sources(runs))
-    found = drawn(curvature.extreme_eigenvalues(tables))
-    assert [text.get_text() for text in found.figure.legends[0].get_texts()] == ["lr 0.01", "lr 0.02"]
-    axis = found.figure.axes[0]
+    drawing = drawn(curvature.extreme_eigenvalues(tables))
+    assert [text.get_text() for text in drawing.figure.legends[0].get_texts()] == ["lr 0.01", "lr 0.02"]
+    axis = drawing.figure.axes[0]
     assert axis.get_title() == "E,W"
     highest = []
     for run in runs[:2]:
@@ -200,7 +202,7 @@ def test_figures_are_by_setting(runs: list[Path]) -> None:
     np.testing.assert_allclose(axis.lines[0].get_ydata(), np.median(highest, 0), rtol=1e-12)
     band = axis.collections[0].get_paths()[0].vertices[:, 1]
     assert (band.min(), band.max()) == pytest.approx((np.min(highest), np.max(highest)))
-    assert found.data["run"].nunique() == 4
+    assert drawing.data["run"].nunique() == 4
 
 
 def test_runs_side_by_side(runs: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -251,12 +253,12 @@ def test_a_figure_in_further_formats(tiny_run: Path, tmp_path: Path) -> None:
     """The same data give the same bytes; counts that are not known are empty cells."""
     texts = []
     for name in ("a", "b"):
-        found = drawn(curvature.saddle_index(measured(tiny_run)))
-        paths = save_figure(found.figure, found.data, tmp_path, name, chosen_formats("png, pdf"))
+        drawing = drawn(curvature.saddle_index(measured(tiny_run)))
+        paths = save_figure(drawing.figure, drawing.data, tmp_path, name, chosen_formats("png, pdf"))
         texts.append([paths[form].read_bytes() for form in ("svg", "png", "pdf", "csv")])
     assert texts[0] == texts[1]
     assert texts[0][1].startswith(b"\x89PNG")
     assert texts[0][2].startswith(b"%PDF")
-    pd.testing.assert_frame_equal(pd.read_csv(tmp_path / "a.csv"), found.data, check_dtype=False)
+    pd.testing.assert_frame_equal(pd.read_csv(tmp_path / "a.csv"), drawing.data, check_dtype=False)
     with pytest.raises(ConfigError, match="unknown format of figures: 'gif'"):
         chosen_formats("png,gif")

@@ -61,11 +61,11 @@ def test_the_trainer_of_hugging_face(tmp_path: Path) -> None:
     callback = RecorderCallback(path, every=4, blocks={"attn": "*.attn.*"}, optimizer=True)
     trainer = Trainer(model=model, args=options, train_dataset=data, eval_dataset=data, callbacks=[callback, Watch()])
     trainer.train()
-    found = states(path)
-    assert list(found) == [0, 4, 6]
+    rows = states(path)
+    assert list(rows) == [0, 4, 6]
     for name, parameter in model.named_parameters():
-        assert np.array_equal(found[6][name], parameter.detach().numpy())
-    assert not np.array_equal(found[0]["transformer.wte.weight"], found[6]["transformer.wte.weight"])
+        assert np.array_equal(rows[6][name], parameter.detach().numpy())
+    assert not np.array_equal(rows[0]["transformer.wte.weight"], rows[6]["transformer.wte.weight"])
     with RunReader(path) as reader:
         assert reader.config["aliases"] == {"lm_head.weight": "transformer.wte.weight"}
         assert reader.attrs["status"] == "complete"
@@ -118,10 +118,10 @@ def test_the_best_model_is_not_the_last_step(tmp_path: Path) -> None:
     trainer.train()
     assert trainer.state.global_step == 6
     assert not np.array_equal(model.transformer.wte.weight.detach().numpy(), trained[6])
-    found = states(tmp_path / "run.h5")
-    assert list(found) == [0, 5, 6]
-    for step in found.keys() - {0}:
-        assert np.array_equal(found[step]["transformer.wte.weight"], trained[step])
+    stored = states(tmp_path / "run.h5")
+    assert list(stored) == [0, 5, 6]
+    for step in stored.keys() - {0}:
+        assert np.array_equal(stored[step]["transformer.wte.weight"], trained[step])
 
 
 @pytest.fixture
@@ -208,12 +208,12 @@ def test_the_trainer_of_lightning(lightning: ModuleType, module: Callable[[], An
     )
     fit(lightning, model, [callback, Watch()])
     fit(lightning, alone, [])
-    found = states(path)
-    assert list(found) == [0, 3, 6, 8]
+    rows = states(path)
+    assert list(rows) == [0, 3, 6, 8]
     for step in (3, 6, 8):
-        assert np.array_equal(found[step]["net.weight"], weights[step].numpy())
+        assert np.array_equal(rows[step]["net.weight"], weights[step].numpy())
     assert torch.equal(model.net.weight, alone.net.weight)
-    assert not np.array_equal(found[0]["net.weight"], found[3]["net.weight"])
+    assert not np.array_equal(rows[0]["net.weight"], rows[3]["net.weight"])
     train, val = model.logged["train/loss"], model.logged["val_loss"]
     mean = [float(np.mean(np.float32([train[step] for step in steps]))) for steps in (range(1, 5), range(5, 9))]
     stored = stored_metrics(path)
@@ -331,7 +331,7 @@ def test_curvature_in_the_trainer_of_hugging_face(tmp_path: Path) -> None:
     rows = [row for row in trainer.state.log_history if "curvature/sharpness" in row]
     assert [row["step"] for row in rows] == [1, 2, 4]
     H = HessianOperator(Objective(model, [batch]), dict(model.named_parameters()))
-    found = eigsh(H, 1, "highest", "lanczos").values[0, 0]
-    assert rows[-1]["curvature/sharpness"] == pytest.approx(found, rel=1e-3)
+    sharpness = eigsh(H, 1, "highest", "lanczos").values[0, 0]
+    assert rows[-1]["curvature/sharpness"] == pytest.approx(sharpness, rel=1e-3)
     # Its rate falls linearly to 0; the Trainer wraps the optimiser.
     assert rows[0]["curvature/preconditioned_sharpness_limit"] == pytest.approx(38 / (5e-5 * 3 / 4))

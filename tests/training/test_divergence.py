@@ -110,10 +110,10 @@ def test_an_analysis_leaves_out_steps_that_are_not_finite(
     for steps in ("0,20,40", "all"):
         config = HessianConfig(steps=steps, blocks=("E",), device="cpu")
         analyse(run, config, out, overwrite=True, quiet=True)
-        found = HessianReader(out)
-        assert 20 not in found.steps
-        assert {0, 40} <= set(found.steps)
-        assert found.attrs["status"] == "complete"
+        reader = HessianReader(out)
+        assert 20 not in reader.steps
+        assert {0, 40} <= set(reader.steps)
+        assert reader.attrs["status"] == "complete"
         assert "warning: " in (said := capsys.readouterr().err)
         assert "W at step 20 has" in said
     with pytest.raises(NumericsError, match="W at step 20 has .* non-finite values"):

@@ -131,9 +131,9 @@ def test_tokens_that_were_not_drawn_have_no_part_in_the_edge(monkeypatch: pytest
     v = torch.where(drawn[:, None], 0.5 + torch.rand(theta["E"].shape, generator=torch.Generator().manual_seed(1)), 0.0)
     arrays = {n: p.numpy() for n, p in theta.items()}
     of_drawn = {"E": torch.where(drawn[:, None], v, math.inf).double().numpy()}
-    found = edge_ratio(config, vars(make_data(config)), theta, v.double(), 7, drawn)
-    assert found == pytest.approx(edge.SHARE * dense_edge(config, arrays, of_drawn, 7), rel=1e-6)
-    assert edge_ratio(config, vars(make_data(config)), theta, v.double(), 7, drawn | True) < found / 1e3
+    ratio = edge_ratio(config, vars(make_data(config)), theta, v.double(), 7, drawn)
+    assert ratio == pytest.approx(edge.SHARE * dense_edge(config, arrays, of_drawn, 7), rel=1e-6)
+    assert edge_ratio(config, vars(make_data(config)), theta, v.double(), 7, drawn | True) < ratio / 1e3
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "adamw"])
@@ -144,8 +144,8 @@ def test_a_ratio_that_undoes_what_was_learnt_goes_back_for_good(
 
     The rule stands here once more, in the losses of the file.
     """
-    found = iter([1e-9] * 20 + [0.0, 1e-9, 1e9])
-    monkeypatch.setattr(edge, "largest", lambda *_: next(found))
+    curvatures = iter([1e-9] * 20 + [0.0, 1e-9, 1e9])
+    monkeypatch.setattr(edge, "largest", lambda *_: next(curvatures))
     config = dataclasses.replace(
         TINY, optimizer=optimizer, weight_decay=0.0, lr_ratio="auto", lr_ratio_every=EVERY, metrics_every=1, steps=240
     )

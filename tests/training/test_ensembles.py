@@ -84,15 +84,15 @@ def test_gradients_are_autograds(model: Any, tokens: Any, activation: Any, bias:
 
 def test_a_small_loss_keeps_its_gradient() -> None:
     """Where every p_y rounds to 1, the gradient in float32 is still that of float64."""
-    found = []
+    gradients = []
     for dtype in ("float32", "float64"):
         _, networks = ensemble_of(variant(dtype=dtype))
         batch = networks.batch(some_pairs(TINY, np.random.default_rng(1), 1))
         networks.params["b2"].scatter_(1, batch.labels[:, 0], 40.0)
         networks.backward(batch)
-        found.append(networks.grads["V"].double())
-    assert 0 < float(found[1].abs().max()) < 1e-15
-    torch.testing.assert_close(found[0], found[1], rtol=1e-4, atol=1e-6 * float(found[1].abs().max()))
+        gradients.append(networks.grads["V"].double())
+    assert 0 < float(gradients[1].abs().max()) < 1e-15
+    torch.testing.assert_close(gradients[0], gradients[1], rtol=1e-4, atol=1e-6 * float(gradients[1].abs().max()))
 
 
 def rescaled(W: nn.Parameter, slots: int, factors: Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]]) -> Tensor:
@@ -179,8 +179,8 @@ def test_two_hundred_steps_equal_torch_optim(changes: dict[str, Any]) -> None:
                 state = optimizer.state.get(parameter, {})
                 held = [state[k] for k in keys[moment] if state.get(k) is not None]
                 expected = held[0] if held else torch.zeros_like(parameter)
-                found = networks.parts(getattr(mine, moment))[name][i]
-                torch.testing.assert_close(found, expected.detach(), rtol=1e-6, atol=1e-10)
+                actual = networks.parts(getattr(mine, moment))[name][i]
+                torch.testing.assert_close(actual, expected.detach(), rtol=1e-6, atol=1e-10)
 
 
 @pytest.mark.slow

@@ -100,9 +100,9 @@ def test_the_plateau_is_the_middle_between_memorising_and_grokking(tmp_path: Pat
         memorised, grokked = reader.first_step("train_accuracy", MEMORISED), reader.first_step("test_accuracy", GROKKED)
         assert memorised
         middle = (memorised * (grokked or 800)) ** 0.5
-        (found,) = choose_steps(reader, "plateau")
-        assert abs(found - middle) == min(abs(step - middle) for step in reader.steps)
-        assert memorised < found < (grokked or 800)
+        (plateau,) = choose_steps(reader, "plateau")
+        assert abs(plateau - middle) == min(abs(step - middle) for step in reader.steps)
+        assert memorised < plateau < (grokked or 800)
 
 
 def test_a_run_that_never_memorised_has_no_plateau(tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ def test_groups_at_once_and_one_after_another(tmp_path: Path, monkeypatch: pytes
         sizes = watch(patched, interrupt)
         summaries = train_ensemble(parts, quiet=True)
         assert sorted(sizes) == [2, TOGETHER]
-    assert {(found.status, found.steps) for found in summaries} == {("interrupted", 21)}
+    assert {(summary.status, summary.steps) for summary in summaries} == {("interrupted", 21)}
     train_ensemble(parts, resume=True, quiet=True)
     with monkeypatch.context() as patched:
         sizes = watch(patched, lambda seed, step, stop: None)
@@ -108,9 +108,9 @@ def test_a_group_that_fails_stops_the_others(tmp_path: Path, monkeypatch: pytest
         with pytest.raises(FileError, match="the disk fails"):
             train_ensemble(runs, quiet=True)
     *others, last = (summarise(path) for path in runs)
-    assert {(found.status, found.steps) for found in others} == {("interrupted", 41)}
+    assert {(summary.status, summary.steps) for summary in others} == {("interrupted", 41)}
     assert last.status == "running"
-    assert {found.status for found in train_ensemble(runs, resume=True, quiet=True)} == {"complete"}
+    assert {summary.status for summary in train_ensemble(runs, resume=True, quiet=True)} == {"complete"}
 
 
 @pytest.mark.parametrize("every", [1, 7])
@@ -125,12 +125,12 @@ def test_an_interrupted_run_tells_its_last_accuracies(
             assert stop.wait(PATIENCE)
 
     watch(monkeypatch, interrupt)
-    found = train(dataclasses.replace(TINY, metrics_every=every), tmp_path / "run.h5", quiet=True)
-    assert (found.status, found.steps) == ("interrupted", 21)
+    summary = train(dataclasses.replace(TINY, metrics_every=every), tmp_path / "run.h5", quiet=True)
+    assert (summary.status, summary.steps) == ("interrupted", 21)
     with RunReader(tmp_path / "run.h5") as reader:
         last = {name: float(column[-1]) for name, column in reader.metrics().items()}
     assert last["metric_step"] == (20 if every == 1 else 14)
-    assert (found.train_accuracy, found.test_accuracy) == (last["train_accuracy"], last["test_accuracy"])
+    assert (summary.train_accuracy, summary.test_accuracy) == (last["train_accuracy"], last["test_accuracy"])
 
 
 def test_a_member_diverges_at_its_own_steps(tmp_path: Path) -> None:

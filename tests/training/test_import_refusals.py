@@ -125,6 +125,6 @@ def test_tensors_of_nothing(tmp_path: Path) -> None:
     """They have a shape."""
     torch.save({"a": torch.ones(0, 3), "b": torch.ones(2), "n": torch.zeros(0, dtype=torch.int64)}, tmp_path / "a1.pt")
     assert cli.run(["import", str(tmp_path / "a1.pt"), "--out", str(tmp_path / "run.h5"), "--quiet"]) == 0
-    found = states(tmp_path / "run.h5")[1]
-    assert {name: array.shape for name, array in found.items()} == {"a": (0, 3), "b": (2,), "n": (0,)}
+    stored = states(tmp_path / "run.h5")[1]
+    assert {name: array.shape for name, array in stored.items()} == {"a": (0, 3), "b": (2,), "n": (0,)}
     assert cli.run(["check", str(tmp_path / "run.h5")]) == 0

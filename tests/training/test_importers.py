@@ -30,9 +30,9 @@ def test_round_trip(kind: str, dtype: torch.dtype, tmp_path: Path) -> None:
         save = save_file if kind == "safetensors" else torch.save
         save(state, tmp_path / f"net2-step{step}.{kind}")
     out = tmp_path / "run.h5"
-    found = import_checkpoints([tmp_path], out, quiet=True)
-    assert found.steps == (9, 10, 200)
-    assert any("is stored in float32" in note for note in found.notes) == (dtype in (torch.bfloat16, torch.float16))
+    imported = import_checkpoints([tmp_path], out, quiet=True)
+    assert imported.steps == (9, 10, 200)
+    assert any("is stored in float32" in note for note in imported.notes) == (dtype in (torch.bfloat16, torch.float16))
     same(out, truth)
 
 
@@ -103,8 +103,8 @@ def test_what_a_folder_holds_besides_is_said(tmp_path: Path) -> None:
     for name in ("b2.onnx", "c3.bin", "d.txt", "e.txt"):
         (folder / name).write_text("x")
     for number, source in enumerate((folder, folder / "*")):
-        found = import_checkpoints([source], tmp_path / f"run{number}.h5", quiet=True)
-        assert found.notes == (f"skipped in {source}: b2.onnx, c3.bin, d.txt and 1 more",)
+        imported = import_checkpoints([source], tmp_path / f"run{number}.h5", quiet=True)
+        assert imported.notes == (f"skipped in {source}: b2.onnx, c3.bin, d.txt and 1 more",)
 
 
 def test_older_folders_of_hugging_face(tmp_path: Path) -> None:
@@ -163,10 +163,10 @@ def test_steps_by_a_pattern(tmp_path: Path) -> None:
     for step in (1, 2):
         torch.save(a_state(step), tmp_path / f"it{step}-loss0.5.pt")
     torch.save(a_state(3), tmp_path / "best-loss0.4.pt")
-    found = import_checkpoints([tmp_path], tmp_path / "run.h5", r"it(\d+)", skip=["*.bias"], quiet=True)
-    assert found.steps == (1, 2)
-    assert any("best-loss0.4.pt: no step" in note for note in found.notes)
-    assert "skipped '0.bias': as --skip says" in found.notes
+    imported = import_checkpoints([tmp_path], tmp_path / "run.h5", r"it(\d+)", skip=["*.bias"], quiet=True)
+    assert imported.steps == (1, 2)
+    assert any("best-loss0.4.pt: no step" in note for note in imported.notes)
+    assert "skipped '0.bias': as --skip says" in imported.notes
     same(tmp_path / "run.h5", {s: {n: t for n, t in a_state(s).items() if "bias" not in n} for s in (1, 2)})
 
 
@@ -224,8 +224,8 @@ def broken(folder: Path) -> dict[str, tuple[list[str], int, str, str]]:
     (folder / "empty").mkdir()
     (folder / "checkpoint-1").mkdir()
     (folder / "checkpoint-1/model.safetensors.index.json").write_text('{"weight_map": {"a": "../c1.safetensors"}}')
-    taken = folder / "notes.h5"
-    taken.write_text("mine")
+    notes = folder / "notes.h5"
+    notes.write_text("mine")
     names = {
         "missing": (["none*"], 1, "does not exist", "a glob must match"),
         "empty": (["empty"], 1, "empty is a folder without checkpoints", ".safetensors, .pt, .pth"),
@@ -257,9 +257,9 @@ def broken(folder: Path) -> dict[str, tuple[list[str], int, str, str]]:
     there = {name: ([str(folder / args[0]), *args[1:]], *rest) for name, (args, *rest) in names.items()}
     for name in ("twice", "shapes"):
         there[name] = ([str(folder / file) for file in names[name][0]], *names[name][1:])
-    there["taken"] = ([str(folder / "a1.pt"), "--out", str(taken)], 1, "notes.h5 exists", "--overwrite")
+    there["taken"] = ([str(folder / "a1.pt"), "--out", str(notes)], 1, "notes.h5 exists", "--overwrite")
     there["foreign"] = (
-        [str(folder / "a1.pt"), "--out", str(taken), "--overwrite"],
+        [str(folder / "a1.pt"), "--out", str(notes), "--overwrite"],
         1,
         "is not a run file",
         "remove it",

@@ -33,13 +33,13 @@ def trained(
     model: nn.Module, x: Tensor, y: Tensor, optimizer: torch.optim.Optimizer, steps: int, monitor: Any = None
 ) -> list[dict[str, float]]:
     """Steps of training with a monitor that is called after each."""
-    found = []
+    rows = []
     for step in range(1, steps + 1):
         optimizer.zero_grad()
         nn.functional.cross_entropy(model(x), y).backward()
         optimizer.step()
-        found.append(monitor(step) if monitor else {})
-    return found
+        rows.append(monitor(step) if monitor else {})
+    return rows
 
 
 def dense(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
@@ -192,9 +192,9 @@ def test_values_go_to_a_run_file_and_to_tensorboard(tmp_path: Path) -> None:
     with Recorder(tmp_path / "run.h5", model) as recorder, tensorboard.SummaryWriter(tmp_path / "tb") as writer:
         kept = Monitor(objective, optimizer, every=2, share=1e9, blocks={"last": "4.*"}, to=recorder)
         shown = Monitor(objective, optimizer, every=2, share=1e9, blocks={"last": "4.*"}, to=writer)
-        found = trained(model, x, y, optimizer, 4, kept)
+        rows = trained(model, x, y, optimizer, 4, kept)
         trained(model, x, y, optimizer, 4, shown)
-    measured = [values["sharpness/last"] for values in found if values]
+    measured = [values["sharpness/last"] for values in rows if values]
     with landscape.open(tmp_path / "run.h5") as file:
         data = file.metrics
         assert data["metric_step"].values.tolist() == [1, 2, 4]

@@ -115,12 +115,12 @@ def test_what_is_stored(tmp_path: Path) -> None:
             optimizer.zero_grad()
             net(x).square().sum().backward()
             optimizer.step()
-    found = landscape.open(path).to_xarray()
-    rates = found["optimizer_lr"].transpose("step", "parameter").values
+    data = landscape.open(path).to_xarray()
+    rates = data["optimizer_lr"].transpose("step", "parameter").values
     assert rates[:, 0].tolist() == [0.1, *(0.1 / (1 + step) for step in range(299))]
     assert np.array_equal(rates[:, 0], rates[:, 2])
     assert not rates[:, [1, 3]].any()
-    assert found["optimizer_updates"].sel(parameter="0.weight").values.tolist() == list(range(300))
+    assert data["optimizer_updates"].sel(parameter="0.weight").values.tolist() == list(range(300))
     with RunReader(path) as reader:
         for step in (1, 150, 299):
             stored = reader.second_moments(step)

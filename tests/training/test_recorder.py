@@ -97,10 +97,10 @@ def test_rows_are_the_parameters_bit_for_bit(dtype: torch.dtype, tmp_path: Path)
                 model.body[2].num_batches_tracked.fill_(2**40 + step)
             kept[step] = {n: p.detach().clone() for n, p in (*model.named_parameters(), *model.named_buffers())}
             assert r.checkpoint(step)
-    found = states(tmp_path / "run.h5")
+    stored = states(tmp_path / "run.h5")
     wide = torch.float64 if dtype == torch.float64 else torch.float32
-    assert list(found) == [0, 1, 5, 7]
-    for step, row in found.items():
+    assert list(stored) == [0, 1, 5, 7]
+    for step, row in stored.items():
         assert list(row) == [n for n, _ in (*model.named_parameters(), *model.named_buffers())]
         assert row.pop("body.2.num_batches_tracked") == 2**40 + step
         for name, values in row.items():
@@ -127,9 +127,9 @@ def test_room_grows_as_needed(tmp_path: Path) -> None:
                 move(model, step)
                 recorder.checkpoint(step)
             recorder.metrics(step, loss=step / 2)
-    found = landscape.open(path).to_xarray()
-    assert found["loss"].values.tolist() == [step / 2 for step in range(3000)]
-    assert found["0.bias"].values[:, 0].tolist() == [step + 1 / 8 for step in range(0, 3000, 20)]
+    data = landscape.open(path).to_xarray()
+    assert data["loss"].values.tolist() == [step / 2 for step in range(3000)]
+    assert data["0.bias"].values[:, 0].tolist() == [step + 1 / 8 for step in range(0, 3000, 20)]
     with h5py.File(path) as file:
         assert file["checkpoints/0.weight"].shape == (150, 3, 2)
         assert file["metrics/loss"].shape == (3000,)
@@ -149,12 +149,12 @@ def test_metrics_that_come_late_and_seldom(tmp_path: Path) -> None:
             500, {"val/loss": torch.ones(1, dtype=torch.bfloat16), "top": {"k 5": True}}, loss=float("nan")
         )
         recorder.metrics(501, val_loss=np.float64(3))
-    found = landscape.open(path).to_xarray()
-    assert found["loss"].values[:2].tolist() == [1.5, 1]
-    assert np.isnan(found["loss"].values).tolist() == [False, False, True, True]
-    assert np.isnan(found["accuracy"].values).tolist() == [False, True, True, True]
-    assert found["val_loss"].values[2:].tolist() == [1, 3]
-    assert found["top_k_5"].values[2] == 1
+    data = landscape.open(path).to_xarray()
+    assert data["loss"].values[:2].tolist() == [1.5, 1]
+    assert np.isnan(data["loss"].values).tolist() == [False, False, True, True]
+    assert np.isnan(data["accuracy"].values).tolist() == [False, True, True, True]
+    assert data["val_loss"].values[2:].tolist() == [1, 3]
+    assert data["top_k_5"].values[2] == 1
     with Recorder(tmp_path / "declared.h5", model, metrics=["a", "b"]) as recorder:
         recorder.metrics(0, b=2)
     assert landscape.open(tmp_path / "declared.h5").to_xarray()["b"].values.tolist() == [2]

@@ -71,9 +71,9 @@ def test_a_kill_at_any_change_of_a_file_loses_nothing() -> None:
             count += 1
             assert not checkpoints or path.exists()
             if path.exists():
-                found = states(path)
-                assert checkpoints <= found.keys()
-                for step, row in found.items():
+                stored = states(path)
+                assert checkpoints <= stored.keys()
+                for step, row in stored.items():
                     assert [float(v.flat[0]) for v in row.values()] == [step + i / 8 for i in range(4)]
                 with RunReader(path) as reader:
                     served = reader.metrics()

@@ -58,10 +58,10 @@ def seen(path: Path) -> list[int]:
     with RunReader(path) as reader:
         metrics = reader.metrics()
     assert metrics["loss"].tolist() == metrics["metric_step"].tolist()
-    found = states(path)
-    for step, row in found.items():
+    stored = states(path)
+    for step, row in stored.items():
         assert [float(values.flat[0]) for values in row.values()] == [step + i / 8 for i in range(4)]
-    return list(found)
+    return list(stored)
 
 
 @pytest.mark.slow
@@ -86,9 +86,9 @@ def test_a_loop_that_is_ended(
     # A child that dies before it has read all resets the connection.
     with contextlib.suppress(EOFError, ConnectionResetError):
         while True:
-            told = pipe.recv()
-            if told != "here":
-                acknowledged.append(told)
+            message = pipe.recv()
+            if message != "here":
+                acknowledged.append(message)
                 continue
             os.kill(child.pid or 0, number)
             with contextlib.suppress(BrokenPipeError):

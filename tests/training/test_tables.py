@@ -63,10 +63,10 @@ def test_sgd_ends_where_the_penalised_loss_is_least(momentum: float) -> None:
     for number in range(1, 1500):
         networks.grads["W"].copy_(networks.params["W"] - Y)
         optimizer.step(number)
-    found = stacked(networks.params["W"][0].numpy(), 2)
+    table = stacked(networks.params["W"][0].numpy(), 2)
     U, sigma, V = svd(stacked(Y[0].numpy(), 2), full_matrices=False)
     assert sigma.min() > 1.5
-    np.testing.assert_allclose(found, U * (sigma - 1.5) @ V, atol=1e-9)
+    np.testing.assert_allclose(table, U * (sigma - 1.5) @ V, atol=1e-9)
 
 
 @pytest.mark.slow

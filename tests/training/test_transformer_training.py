@@ -55,9 +55,9 @@ def test_steps_are_those_of_torchs_adamw(changes: dict[str, Any], tmp_path: Path
         nn.functional.cross_entropy(model(tokens), labels).backward()
         optimizer.step()
         schedule.step()
-    found = last(tmp_path / "run.h5", 30)
+    params = last(tmp_path / "run.h5", 30)
     for name, parameter in model.named_parameters():
-        np.testing.assert_allclose(found[name], parameter.detach(), rtol=0, atol=1e-9, err_msg=name)
+        np.testing.assert_allclose(params[name], parameter.detach(), rtol=0, atol=1e-9, err_msg=name)
     with RunReader(tmp_path / "run.h5") as reader:
         metrics = reader.metrics()
     np.testing.assert_allclose(metrics["lr"], [0.002, 0.02, 0.02, 0.02])
@@ -163,7 +163,7 @@ def test_the_preset_groks(tmp_path: Path) -> None:
     assert summary.grok_step is not None
     assert summary.memorise_step < summary.grok_step == summary.steps
     steps = str(summary.steps)
-    found = analyse(
+    reader = analyse(
         tmp_path / "run.h5", HessianConfig(blocks=("E", "Q,K", "mlp_in"), steps=steps, device="cpu"), quiet=True
     )
-    assert set(found.row(summary.steps)["inertia_level"]) == {3}
+    assert set(reader.row(summary.steps)["inertia_level"]) == {3}

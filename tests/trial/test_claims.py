@@ -48,7 +48,7 @@ def test_verdicts(x: np.ndarray, judgement: str, needed: int | None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("of", "over", "told"),
+    ("of", "over", "expected"),
     [
         # Seven never by 1,000: the median of the ratios is at least that of the sixth and fifth, 10 and 10.
         ([200.0] * 3 + [None] * 7, [100.0] * 10, "≥ 10 (7 of 10 never by 1,000)"),
@@ -61,8 +61,8 @@ def test_verdicts(x: np.ndarray, judgement: str, needed: int | None) -> None:
         ([0.0] * 10, [None] * 10, None),
     ],
 )
-def test_runs_that_never_came_bound_a_ratio(of: list[float], over: list[float], told: str | None) -> None:
-    assert tables.bound(*(runs(steps) for steps in (of, over))) == told
+def test_runs_that_never_came_bound_a_ratio(of: list[float], over: list[float], expected: str | None) -> None:
+    assert tables.bound(*(runs(steps) for steps in (of, over))) == expected
 
 
 def runs(steps: list[float]) -> pd.DataFrame:
@@ -89,8 +89,8 @@ def test_the_constant_of_proposition_41_is_1_where_it_holds() -> None:
     """|∇W| / |∇E| equal to σ_max(E) / σ_max(W) at each step; the plateau alone counts."""
     of = pd.DataFrame({"sigma_max_E": [2.0, 3, 4, 5], "sigma_max_W": [1.0, 1, 2, 2], "grad_norm_E": 0.5})
     records = of.assign(grad_norm_W=0.5 * of["sigma_max_E"] / of["sigma_max_W"], step=[0, 10, 20, 30]).set_index("step")
-    found = tables.prop41_constant(records, {"memorised": 10.0, "grokked": 20.0})
-    assert found.to_dict() == pytest.approx({10: 0.0, 20: 0.0})
+    constants = tables.prop41_constant(records, {"memorised": 10.0, "grokked": 20.0})
+    assert constants.to_dict() == pytest.approx({10: 0.0, 20: 0.0})
     twice = tables.prop41_constant(records.assign(grad_norm_E=0.25), {"memorised": 10.0, "grokked": math.nan})
     assert twice.tolist() == pytest.approx([math.log(2)] * 3)
 

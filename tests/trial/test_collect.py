@@ -44,7 +44,7 @@ def numbers(collected: Path) -> dict[str, claims.Numbers]:
 
 def same(one: claims.Numbers, other: claims.Numbers) -> bool:
     """Whether two have the same x for the same seeds, to 1e-12."""
-    values = [np.array([found[seed] for seed in sorted(found)]) for found in (one, other)]
+    values = [np.array([by_seed[seed] for seed in sorted(by_seed)]) for by_seed in (one, other)]
     return one.keys() == other.keys() and np.allclose(*values, rtol=1e-12, atol=1e-12)
 
 
@@ -52,11 +52,11 @@ def same(one: claims.Numbers, other: claims.Numbers) -> bool:
 def test_every_x_is_that_of_the_raw_files(tiny_scale: Path, numbers: dict[str, claims.Numbers]) -> None:
     by_hand = every_x(Files(tiny_scale))
     assert numbers.keys() == by_hand.keys()
-    for name, found in numbers.items():
-        assert same(found, by_hand[name]), (name, found, by_hand[name])
+    for name, by_seed in numbers.items():
+        assert same(by_seed, by_hand[name]), (name, by_seed, by_hand[name])
         # A claim whose numbers were all alike would be tested by chance alone.
-        assert any(found.values()), name
-    values = [x for found in numbers.values() for x in found.values()]
+        assert any(by_seed.values()), name
+    values = [x for by_seed in numbers.values() for x in by_seed.values()]
     assert any(map(math.isinf, values))
     assert sum(map(math.isfinite, values)) > len(values) // 2
 

@@ -82,8 +82,10 @@ def deeper(scale: str, one: str, other: str, **known: str) -> dict[int, float]:
 
 def correlation(tokens: pd.DataFrame) -> pd.Series:
     """By seed, of the ranks of counts and norms."""
-    found = {s: np.corrcoef(*map(stats.rankdata, (of["count"], of["norm"])))[0, 1] for s, of in tokens.groupby("seed")}
-    return pd.Series(found)
+    by_seed = {
+        s: np.corrcoef(*map(stats.rankdata, (of["count"], of["norm"])))[0, 1] for s, of in tokens.groupby("seed")
+    }
+    return pd.Series(by_seed)
 
 
 def lowest_loss(scale: str, study: str, case: str) -> pd.Series:
@@ -125,17 +127,17 @@ def beyond(name: str) -> list[X]:
     """x of the families that several sizes have."""
     runs = read(name, "runs")
     events = read(name, "lags").pivot(index="seed", columns="event", values="step").fillna(np.inf)
-    found: list[X] = [{"G1": {s: log_ratio(row["half"], row["frequency"]) for s, row in events.iterrows()}}]
+    families: list[X] = [{"G1": {s: log_ratio(row["half"], row["frequency"]) for s, row in events.iterrows()}}]
     if (REFERENCE / name / "map.csv").exists():
         cells = read(name, "map")
         cells["at"] = cells["grokked"].fillna(cells["watched"])
         at = cells.pivot_table("at", "seed", ["weight_decay", "skew"])
         cost = {decay: np.log(at[decay][0.7] / at[decay][0.0]) for decay in (0.002, 0.0005)}
-        found.append({"G2": (cost[0.002] - cost[0.0005]).to_dict()})
+        families.append({"G2": (cost[0.002] - cost[0.0005]).to_dict()})
     auto = dict(iter(which(runs, study="auto").groupby(runs["lr_ratio"].astype(str))))
     best = {"quick": "256.0", "mid": "64.0", "paper": "16.0", "transformer": "10.0"}[name]
     slower = over(auto["auto"], auto[best])
-    found.append({"A1": over(auto["1.0"], auto["auto"]), "A2": {s: np.log(1.1) - x for s, x in slower.items()}})
+    families.append({"A1": over(auto["1.0"], auto["auto"]), "A2": {s: np.log(1.1) - x for s, x in slower.items()}})
     settings = which(runs, study="auto-settings")
     if len(settings):
         cases = dict(iter(settings.groupby("case")))
@@ -145,15 +147,15 @@ def beyond(name: str) -> list[X]:
             pd.DataFrame({of: over(cases[f"{of}-{one}"], cases[f"{of}-{other}"]) for of in names}).median(axis=1)
             for one, other in (("even", "auto"), ("auto", "swept"))
         ]
-        found.append({"A3": medians[0].to_dict(), "A4": (np.log(1.1) - medians[1]).to_dict()})
+        families.append({"A3": medians[0].to_dict(), "A4": (np.log(1.1) - medians[1]).to_dict()})
     rho = {case: correlation(of) for case, of in read(name, "tokens", study="rare-late").groupby("case")}
-    found.append({c: (rho["small"] - rho[of]).to_dict() for c, of in (("R1", "nodecay"), ("R2", "full"))})
+    families.append({c: (rho["small"] - rho[of]).to_dict() for c, of in (("R1", "nodecay"), ("R2", "full"))})
     starts = dict(iter(which(runs, study="sensitivity").groupby("case")))
     if starts:
         pairs = {"S1": ("random", "aware"), "I1": ("E-double", "E-half"), "I2": ("W-double", "W-half")}
-        found.append({claim: over(*(starts[case] for case in pair)) for claim, pair in pairs.items()})
+        families.append({claim: over(*(starts[case] for case in pair)) for claim, pair in pairs.items()})
     slow = which(runs, study="sampling-slow")
-    return [*found, {"S2": cost_of_skew(slow)}] if len(slow) else found
+    return [*families, {"S2": cost_of_skew(slow)}] if len(slow) else families
 
 
 @pytest.mark.parametrize("name", ["transformer", *SIZES])
@@ -222,7 +224,7 @@ class Watched(Scale):
 @pytest.mark.parametrize("name", SCALES)
 def test_make_studies_makes_what_the_tests_read_and_no_more(name: str) -> None:
     """The paper's claims have a target of their own, and so have the tests on fresh seeds at its sizes."""
-    found: dict[str, set[Any]] = {}
+    asked: dict[str, set[Any]] = {}
     for family in FAMILIES:
         if family.is_of(Scale(REFERENCE / name)):
             scale = Watched(REFERENCE / name)
@@ -230,10 +232,10 @@ def test_make_studies_makes_what_the_tests_read_and_no_more(name: str) -> None:
                 CLAIMS[claim].x(scale)
             fresh = "fresh" if name in SIZES and family.seeds == range(500, 510) else "beyond"
             # Tables of one study alone are read without its name.
-            found.setdefault("" if family.scales == SIZES else fresh, set()).update(
+            asked.setdefault("" if family.scales == SIZES else fresh, set()).update(
                 scale.asked - {family.table} | ({family.study} if family.study else set())
             )
-    for folder, studies in found.items():
+    for folder, studies in asked.items():
         assert studies == {path.stem for path in (STUDIES / name / folder).glob("*.json")}
 
 

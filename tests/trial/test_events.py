@@ -30,14 +30,14 @@ def test_events_are_those_of_the_raw_files(tmp_path: Path) -> None:
     path = folder / "base-s200.h5"
     assert cli.run(["geometry", str(path), "--quiet"]) == 0
     ((run,),) = studies(tmp_path / "quick").values()
-    found = geometry.lags(run).set_index("event")["step"].to_dict()
+    events = geometry.lags(run).set_index("event")["step"].to_dict()
     with h5py.File(path) as file:
         steps, loss, accuracy = (file[f"metrics/{name}"][:] for name in ("metric_step", "test_loss", "test_accuracy"))
         E = file["checkpoints/E"][-1].astype(float)
-    assert found["loss_peak"] == steps[loss.argmax()]
-    np.testing.assert_equal(found["half"], min(steps[accuracy >= 0.5], default=np.nan))
-    after = steps[(steps > found["loss_peak"]) & (loss <= loss.max() / 2)]
-    np.testing.assert_equal(found["loss_half"], after[0] if len(after) else np.nan)
+    assert events["loss_peak"] == steps[loss.argmax()]
+    np.testing.assert_equal(events["half"], min(steps[accuracy >= 0.5], default=np.nan))
+    after = steps[(steps > events["loss_peak"]) & (loss <= loss.max() / 2)]
+    np.testing.assert_equal(events["loss_half"], after[0] if len(after) else np.nan)
     kappa, index = {}, {}
     for analysis in ("over-training", "more"):
         with h5py.File(folder / f"base-s200.hessian-{analysis}.h5") as file:
@@ -46,21 +46,21 @@ def test_events_are_those_of_the_raw_files(tmp_path: Path) -> None:
             index |= dict(zip(file["step"][:].tolist(), file["inertia"][:, 0, 0], strict=True))
     assert {2, 5} <= set(kappa)
     known = {at: value for at, value in sorted(kappa.items()) if not np.isnan(value)}
-    assert found["kappa_peak"] == max(known, key=lambda at: known[at])
-    assert found["index_peak"] == max(sorted(index), key=lambda at: index[at])
+    assert events["kappa_peak"] == max(known, key=lambda at: known[at])
+    assert events["index_peak"] == max(sorted(index), key=lambda at: index[at])
     with h5py.File(path.with_suffix(".geometry.h5")) as file:
         at, share, p = (file[name][:] for name in ("step", "top_frequency_share", "top_frequency_share_p"))
         r2, chance, r2_p = (file[f"top_circle_r2{end}"][:] for end in ("", "_null", "_p"))
         train, test = (file["split"][:].tolist().index(name) for name in (b"train", b"test"))
         restricted, excluded = file["restricted_loss"][:, test], file["excluded_loss"][:, train]
-    np.testing.assert_equal(found["frequency"], min(at[(p <= 0.01) & (share >= share[-1] / 2)], default=np.nan))
+    np.testing.assert_equal(events["frequency"], min(at[(p <= 0.01) & (share >= share[-1] / 2)], default=np.nan))
     half = (r2_p <= 0.01) & (r2 - chance >= (r2[-1] - chance[-1]) / 2)
-    np.testing.assert_equal(found["circle"], min(at[half], default=np.nan))
+    np.testing.assert_equal(events["circle"], min(at[half], default=np.nan))
     after = at[(at > at[restricted.argmax()]) & (restricted <= restricted.max() / 2)]
-    np.testing.assert_equal(found["restricted"], min(after, default=np.nan))
+    np.testing.assert_equal(events["restricted"], min(after, default=np.nan))
     least = excluded.argmin()
     after = at[least + 1 :][excluded[least + 1 :] >= (excluded[least] + excluded[-1]) / 2]
-    np.testing.assert_equal(found["excluded"], min(after, default=np.nan))
+    np.testing.assert_equal(events["excluded"], min(after, default=np.nan))
     # The largest share of a frequency is that of the geometry file, where the order is the same.
     assert geometry.largest_share(E[:23]) == pytest.approx(share[-1])
     with h5py.File(path.with_suffix(".geometry.h5"), "r+") as file:

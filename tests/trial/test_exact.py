@@ -17,9 +17,9 @@ def enumerated(x: list[float]) -> float:
     ranks = stats.rankdata(np.abs(x))
     centre = sum(ranks[i] for i, v in enumerate(x) if v) / 2
     moved = [i for i, v in enumerate(x) if v]
-    found = abs(sum(ranks[i] for i in moved if x[i] > 0) - centre)
+    distance = abs(sum(ranks[i] for i in moved if x[i] > 0) - centre)
     sums = (sum(ranks[i] for i, up in zip(moved, signs, strict=True) if up) for signs in _signs(len(moved)))
-    far = [abs(total - centre) >= found - 1e-9 for total in sums]
+    far = [abs(total - centre) >= distance - 1e-9 for total in sums]
     return sum(far) / len(far)
 
 
@@ -64,8 +64,8 @@ def test_of_ten_the_second_and_the_ninth_bound_the_median() -> None:
 
 
 def test_holm_corrects_in_order() -> None:
-    found = holm({"a": 0.01, "b": 0.04, "c": 0.03, "d": 0.005})
-    assert found == pytest.approx({"d": 0.02, "a": 0.03, "c": 0.06, "b": 0.06})
+    corrected = holm({"a": 0.01, "b": 0.04, "c": 0.03, "d": 0.005})
+    assert corrected == pytest.approx({"d": 0.02, "a": 0.03, "c": 0.06, "b": 0.06})
 
 
 def test_what_would_decide() -> None:

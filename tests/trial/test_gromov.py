@@ -31,8 +31,8 @@ def test_its_index_is_zero_and_its_zeros_are_those_of_the_jacobian(
 
     model = gromov.Quadratic()
     pairs = torch.cartesian_prod(torch.arange(5), torch.arange(5))
-    wanted = torch.eye(5, dtype=torch.float64)[pairs.sum(1) % 5]
-    torch.testing.assert_close(model(pairs), wanted, rtol=0, atol=1e-14)
+    expected = torch.eye(5, dtype=torch.float64)[pairs.sum(1) % 5]
+    torch.testing.assert_close(model(pairs), expected, rtol=0, atol=1e-14)
     parameters = dict(model.named_parameters())
     jacobian = jacrev(lambda own: functional_call(model, own, (pairs,)))({k: v.detach() for k, v in parameters.items()})
     matrix = torch.cat([part.reshape(125, -1) for part in jacobian.values()], dim=1).numpy()
@@ -51,7 +51,7 @@ def test_its_index_is_zero_and_its_zeros_are_those_of_the_jacobian(
     command = [sys.executable, ROOT / "analyses/collect_gromov.py", tmp_path / "run.h5", "--out", tmp_path / "out"]
     subprocess.run(command, check=True)
     (row,) = pd.read_csv(tmp_path / "out" / "others/gromov.csv").to_dict("records")
-    wanted = {"block": "inputs,output", "level": "certified", "p": 5, "units": 14, "parameters": matrix.shape[1]}
-    wanted |= {"negative": 0, "zero": matrix.shape[1] - rank, "positive": rank}
-    assert {name: row[name] for name in wanted} == wanted
+    expected = {"block": "inputs,output", "level": "certified", "p": 5, "units": 14, "parameters": matrix.shape[1]}
+    expected |= {"negative": 0, "zero": matrix.shape[1] - rank, "positive": rank}
+    assert {name: row[name] for name in expected} == expected
     assert row["sha256"] == hashlib.sha256((tmp_path / "run.hessian.h5").read_bytes()).hexdigest()

@@ -43,8 +43,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     study = json.loads((STUDIES / "text/beyond/words.json").read_text())
     train = {**study["train"], **TINY, "text": str(folder / "bible.txt")}
     swept({**study, "train": train, "cases": {"decay": {}}, "seeds": [300]}, folder / "text")
-    ((found,),) = studies(folder / "text").values()
-    return found
+    ((planned,),) = studies(folder / "text").values()
+    return planned
 
 
 @pytest.mark.long
