@@ -9,6 +9,7 @@ import shutil
 import signal
 import sys
 import threading
+import tracemalloc
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -175,6 +176,16 @@ def without_collection() -> Iterator[None]:
     gc.disable()
     yield
     gc.enable()
+
+
+@pytest.fixture
+def nothing_is_made() -> Iterator[None]:
+    """A mistake is found by counting what was asked for: at no time is there more than 32 MB of new objects."""
+    tracemalloc.start()
+    yield
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 32 << 20
 
 
 @pytest.fixture

@@ -82,10 +82,10 @@ def sweep(
 
 
 def _run(plan: SweepConfig, options: SweepOptions) -> int:
-    from landscape.jobs.run import run_sweep
+    from landscape.jobs import run
 
     jobs = 0 if options.executor == "debug" else options.jobs
-    result = run_sweep(plan, options.out, jobs, options.overwrite, options.quiet)
+    result = run.sweep(plan, options.out, jobs, options.overwrite, options.quiet)
     if options.json:
         say(tables.document(result.document()))
     elif options.csv:

@@ -143,7 +143,7 @@ class Work:
         return list(failures.values())
 
 
-def run_sweep(
+def sweep(
     config: SweepConfig,
     out: Path | str = "checkpoints",
     jobs: int | None = None,
@@ -322,7 +322,3 @@ def _result(runs: Sequence[SweepRun], failures: list[Failure]) -> SweepResult:
 def _is_unconverged(path: Path) -> bool:
     with open_file(path) as file:
         return any(unconverged(file).values())
-
-
-sweep = run_sweep
-"""Its name in the package, that of the command."""

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import tracemalloc
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +13,6 @@ from landscape.config import AnalysisConfig, HessianConfig, TrainConfig
 from landscape.errors import ConfigError
 from landscape.jobs.plan import MOST_RUNS, SweepConfig
 from landscape.training.ensemble import MOST_RUNS as SIDE_BY_SIDE
-
-
-@pytest.fixture
-def nothing_is_made() -> Iterator[None]:
-    """A mistake is found by counting what was asked for: at no time is there more than 32 MB of new objects."""
-    tracemalloc.start()
-    yield
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < 32 << 20
 
 
 @pytest.mark.slow

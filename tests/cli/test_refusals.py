@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import shlex
 import shutil
-import tracemalloc
-from collections.abc import Iterator
 from pathlib import Path
 
 import h5py
@@ -153,16 +151,6 @@ def folder(tiny_run: Path, tiny_hessian: HessianReader, tmp_path: Path, monkeypa
     return tmp_path
 
 
-@pytest.fixture
-def nothing_is_made() -> Iterator[None]:
-    """A mistake is found by counting what was asked for: at no time is there more than 32 MB of new objects."""
-    tracemalloc.start()
-    yield
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < 32 << 20
-
-
 @pytest.mark.parametrize(
     ("line", "code", "error", "hint"), [*USAGE, *FILES, *VALUES, *COMBINATIONS], ids=lambda value: str(value)[:60]
 )
@@ -175,8 +163,9 @@ def test_refusals(line: str, code: int, error: str, hint: str, folder: Path, ass
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("line", "code", "error", "hint"), BEYOND, ids=lambda value: str(value)[:60])
+@pytest.mark.usefixtures("nothing_is_made")
 def test_what_is_too_much_is_counted(
-    line: str, code: int, error: str, hint: str, folder: Path, nothing_is_made: None, assert_refused: Refusal
+    line: str, code: int, error: str, hint: str, folder: Path, assert_refused: Refusal
 ) -> None:
     """And refused without any of it being made."""
     assert_refused(shlex.split(line), code, error, hint)

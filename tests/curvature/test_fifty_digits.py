@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from decimal import Decimal
 
 import mpmath
@@ -98,19 +99,17 @@ def test_ratios_are_those_of_mpmath() -> None:
 
 
 @drawn
-def test_nothing_said_of_networks_is_wrong() -> None:
-    """No certified index, bracket, eigenvalue or ratio is beyond its bounds, and most questions are answered."""
-    report = certificates.asked(certificates.ask_of_network, range(draws(7, 600)))
-    print(report)
-    assert not report.wrong
-    levels = report.levels["saddle_index dense rel_tau None"]
-    assert levels["certified"] > sum(levels.values()) / 2
+@pytest.mark.parametrize(
+    ("ask", "seeds"),
+    [(certificates.ask_of_network, draws(7, 600)), (certificates.ask_of_matrix, draws(15, 500))],
+    ids=["networks", "matrices"],
+)
+def test_nothing_said_is_wrong(ask: Callable[[int, certificates.Report], None], seeds: int) -> None:
+    """Of networks, and of graded and clustered matrices, some in float32 and some with a stated error.
 
-
-@drawn
-def test_nothing_said_of_matrices_is_wrong() -> None:
-    """The same of graded and clustered matrices, some in float32 and some with a stated error."""
-    report = certificates.asked(certificates.ask_of_matrix, range(draws(15, 500)))
+    No certified index, bracket, eigenvalue or ratio is beyond its bounds, and most questions are answered.
+    """
+    report = certificates.asked(ask, range(seeds))
     print(report)
     assert not report.wrong
     levels = report.levels["saddle_index dense rel_tau None"]

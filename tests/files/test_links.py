@@ -20,7 +20,6 @@ from landscape.files.inspect import inspect, repair
 from landscape.files.runs import RunReader
 from landscape.files.writing import sole_writer
 from landscape.jobs.plan import DEFINITION, SweepConfig, sweep_runs
-from landscape.jobs.run import run_sweep
 from landscape.measure.slices import slice as slice_checkpoint
 from landscape.report.page import write_report
 from landscape.training.loop import train, train_ensemble
@@ -114,7 +113,7 @@ def test_a_sweep_writes_where_links_lead(tmp_path: Path) -> None:
     (run.path.parent / "elsewhere").mkdir()
     ids = set()
     for overwrite in (False, False, True):
-        result = run_sweep(config, tmp_path, jobs=1, overwrite=overwrite, quiet=True)
+        result = landscape.sweep(config, tmp_path, jobs=1, overwrite=overwrite, quiet=True)
         assert not result.failures
         with RunReader(run.path) as reader:
             ids.add(reader.attrs["run_id"])

@@ -23,7 +23,7 @@ CONFIG = landscape.TrainConfig(p=7, embed_dim=2, hidden=3, steps=2, batch_size="
         "train": (lambda run, folder: landscape.train({"p": 11}, folder / "new.h5"), "TrainConfig"),
         "analyse": (lambda run, folder: landscape.hessian(run, {"k": 3}), "HessianConfig"),
         "analyse with nothing in it": (lambda run, folder: landscape.hessian(run, {}), "HessianConfig"),
-        "run_sweep": (lambda run, folder: landscape.sweep({"seeds": [0]}, folder / "new"), "SweepConfig"),
+        "sweep": (lambda run, folder: landscape.sweep({"seeds": [0]}, folder / "new"), "SweepConfig"),
         "ensemble": (lambda run, folder: landscape.ensemble({"seed": 0}, folder / "new.h5"), "TrainConfig"),
         "sweep_runs": (lambda run, folder: landscape.sweep_runs({"seeds": [0]}), "SweepConfig"),
     }.values(),
