@@ -1,8 +1,7 @@
-"""Text for people: escaped for the terminal, Markdown, plots and CSV, and shortened."""
+"""Text for people: escaped for the terminal, plots and CSV, and shortened."""
 
 from __future__ import annotations
 
-import re
 import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,8 +10,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import pandas as pd
 
-# An underscore inside a word is not emphasis.
-_MARKUP = re.compile(r"[\\`*\[\]#|~$]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 
 
@@ -22,12 +19,6 @@ def printable(text: object) -> str:
     if text.isprintable():
         return text
     return "".join(c if _is_shown(c) else c.encode("unicode_escape").decode("ascii") for c in text)
-
-
-def markdown(text: object) -> str:
-    """One line of Markdown that shows the text literally: no HTML, links, images or emphasis."""
-    shown = printable(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    return _MARKUP.sub(r"\\\g<0>", shown)
 
 
 def literal(name: str) -> str:

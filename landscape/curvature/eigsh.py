@@ -175,8 +175,8 @@ def eigsh(
     return _result(op, which, k, tol, search.krylov.theta, low, high, search, op.error, is_matrix)
 
 
-def operator_norm(op: LinearOperator, tol: float = 1e-3, seed: int = 0) -> float:
-    """max |lambda|, from one random vector: the largest |Ritz value| once its residual is at most tol times it.
+def operator_norm(op: LinearOperator, seed: int = 0) -> float:
+    """max |lambda|, from one random vector: the largest |Ritz value| once its residual is at most 1e-3 times it.
 
     At most a tenth too small, except with probability 1e-6, for any spectrum, but for rounding below float64.
     """
@@ -189,7 +189,7 @@ def operator_norm(op: LinearOperator, tol: float = 1e-3, seed: int = 0) -> float
         low, high = (run.reach(end, HIDDEN_FAILURE / 2) for end in ("lowest", "highest"))
         most = max(low - run.theta[0], high + run.theta[-1])
         is_shown = most <= 1.1 * norm or missed <= HIDDEN_FAILURE / 2
-        if last or (run.residuals()[top] <= tol * norm and is_shown):
+        if last or (run.residuals()[top] <= 1e-3 * norm and is_shown):
             break
     return norm
 

@@ -104,24 +104,21 @@ def misfit(
     scales: Scales,
     wanted: Iterable[Table],
     lengths: Mapping[str, int],
-    may_lack: bool = False,
 ) -> str:
     """How a file differs from `wanted` tables with axes of these lengths; empty if it does not.
 
-    declared and scales: the tables and axes of the file. With `may_lack` it may lack datasets.
+    declared and scales: the tables and axes of the file.
     """
     for table in wanted:
         fields = {field.name: field for field in declared[table.group].fields} if table.group in declared else {}
         for field in table.fields:
             where, other = f"{table.group}/{field.name}".removeprefix("//"), fields.get(field.name)
             if other is None:
-                if not may_lack:
-                    return f"{where} is missing"
-            elif (other.dims, other.dtype) != (field.dims, field.dtype):
+                return f"{where} is missing"
+            if (other.dims, other.dtype) != (field.dims, field.dtype):
                 form = " ".join([*other.dims, other.dtype])
                 return f"{where} is {form}, not {' '.join([*field.dims, field.dtype])}"
-            else:
-                for dim in field.dims:
-                    if lengths.get(dim, len(scales[dim])) != len(scales[dim]):
-                        return f"{where} has {len(scales[dim])} along {dim}, not {lengths[dim]}"
+            for dim in field.dims:
+                if lengths.get(dim, len(scales[dim])) != len(scales[dim]):
+                    return f"{where} has {len(scales[dim])} along {dim}, not {lengths[dim]}"
     return ""

@@ -89,7 +89,7 @@ def measure(what: Measurement, point: Point, progress: Progress = lambda block, 
     return Measured({t.group: datasets.dataset(t, scales, values[t.group]) for t in tables}, vectors)
 
 
-def eigenvectors(what: Measurement, point: Point, progress: Progress = lambda block, done: None) -> Measured:
+def eigenvectors(what: Measurement, point: Point, progress: Progress) -> Measured:
     """The eigenvectors of every block alone, from which the next step is tracked."""
     vectors = {}
     with what.threads():
