@@ -64,6 +64,6 @@ def import_(
         print(printable(note), file=sys.stderr)
     count, last = len(summary.steps), summary.steps[-1]
     steps = f"{count} checkpoints, steps {summary.steps[0]} to" if count > 1 else "a checkpoint at step"
-    size = f"{summary.num_parameters:,} parameters in {summary.num_tensors} tensors"
+    size = f"{summary.num_parameters:,} parameters in {summary.num_tensors} tensor{'s' * (summary.num_tensors != 1)}"
     say(f"{printable(summary.path)}: {steps} {last}, {size}")
     return 0

@@ -25,6 +25,7 @@ _FEW = 20
 """Datasets of a table that are listed by name, and lines of a summary's table."""
 _MAIN = ("step", "block", "lambda_min", "lambda_max", "saddle index", "level", "|grad|")
 """Columns of a summary's table."""
+_SALVAGE = "all other rows are served; `--repair` leaves the damaged ones out and keeps the original"
 
 
 def measurements(file: File) -> str:
@@ -137,9 +138,13 @@ def contents(state: FileState) -> str:
         commands.append(["analyse", f"landscape hessian {shlex.quote(state.path)} --problem mine.py:problem"])
         commands.append(["extend", f"landscape.Recorder({state.path!r}, model, resume=True) in your training loop"])
     elif state.kind == "run file":
-        verb = "extend" if state.status == "complete" else "resume"
-        more = " --steps N" if state.status == "complete" else ""
-        commands.append([verb, f"landscape train --out {shlex.quote(state.path)} --resume{more}"])
+        again = f"landscape train --out {shlex.quote(state.path)} --resume"
+        if state.status != "complete":
+            commands.append(["resume", again])
+        elif steps[-1] < state.config["steps"]:
+            commands.append(["extend", f"{again} --stop-test-accuracy none"])
+        else:
+            commands.append(["extend", f"{again} --steps N"])
     elif state.status != "complete":
         refined = any(table.group == "critical_point" for table in state.tables)
         again = "critical" if refined else state.kind.split()[0].lower()
@@ -163,11 +168,13 @@ def _left_as(state: FileState) -> str:
 
 def soundness(state: FileState) -> str:
     """The state of every table, and a verdict."""
+    from landscape.files.hdf5 import REMEASURE
+
     lines = [["table", "room", "committed", "damaged"]]
     lines += [[t.group, str(t.room), str(len(t.committed)), str(len(t.damaged))] for t in state.tables]
     if state.damage:
         verdict = "\n".join(f"damaged: {printable(text)}" for text in state.damage)
-        verdict += "\nall other rows are served; `--repair` leaves the damaged ones out and keeps the original"
+        verdict += "\n" + (_SALVAGE if state.kind == "run file" else REMEASURE)
     elif state.finished:
         verdict = f"whole and {state.status}"
     elif state.writer:

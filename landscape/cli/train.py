@@ -99,8 +99,13 @@ def train(*, run: Run = Run(), options: TrainOptions = TrainOptions()) -> int:
     elif options.csv:
         say(tables.rows_csv(list(map(dataclasses.asdict, summaries))))
     else:
-        for summary in summaries:
+        for summary, config in zip(summaries, runs.values(), strict=True):
             say(_summary(summary))
+            if options.resume and summary.status == "complete" and summary.steps < config.steps:
+                say(
+                    f"stopped by --stop-test-accuracy {config.stop_test_accuracy}; --stop-test-accuracy none trains on "
+                    f"to step {config.steps}"
+                )
     diverged = [summary.divergence for summary in summaries if summary.divergence]
     for error in diverged:
         complain(error)

@@ -309,6 +309,8 @@ def blaming(what: str, hint: str | None = None) -> Iterator[None]:
 
 def _mend(words: str) -> str:
     """What to do about a failure of the user's model or loss."""
+    if "complex" in words.lower():
+        return "give a real model real inputs: torch.view_as_real(x) of complex ones"
     if "dtype" in words or "scalar type" in words:
         return (
             "make constants in the dtype of what they meet, as in torch.ones(3, dtype=x.dtype); or pass "

@@ -71,8 +71,8 @@ class Objective(Shown):
             that hold tensors. Inputs that are a tuple or a dict are the module's arguments.
         targets: those of one batch: `Objective(model, inputs, targets, loss)`. The loss may take this place, too.
         loss: a loss of torch with its own reduction, whose mean or sum over all data is torch's value; a function of
-            (outputs, targets) or of (model, batch). Default: `cross_entropy`; for dicts with `labels`, the `loss` that
-            a model of Hugging Face returns.
+            (outputs, targets) or of (model, batch). Default: `cross_entropy`; for dicts with `labels`, the `loss` among
+            the model's outputs.
         weight_decay: of the L2 term.
         chunk_size: samples that go through the model at once; only where the loss of a batch is the same in parts.
             Default: batches are never cut.
@@ -579,8 +579,9 @@ class Objective(Shown):
 
 
 def _own_loss(model: Callable[..., Any], batch: Mapping[str, Any]) -> Tensor:
-    """What a model of Hugging Face makes of a batch with labels."""
-    return cast(Tensor, model(**batch).loss)
+    """The loss among what a model makes of a batch with labels, as those of Hugging Face do."""
+    outputs = model(**batch)
+    return cast(Tensor, outputs["loss"] if isinstance(outputs, Mapping) else outputs.loss)
 
 
 def _is_pair(batch: Batch) -> bool:

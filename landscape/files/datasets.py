@@ -14,7 +14,7 @@ import xarray
 from landscape.errors import FileError
 from landscape.files.files import refuse_foreign, require_writable
 from landscape.files.groups import add_dataset, add_scale, axes_of, described, values_of
-from landscape.files.hdf5 import COPY_AGAIN, attribute, new_hdf5, open_hdf5, root_attributes
+from landscape.files.hdf5 import REMEASURE, attribute, new_hdf5, open_hdf5, root_attributes
 from landscape.files.writing import temporary_file
 
 _HEADER = 4096
@@ -82,7 +82,7 @@ def read_group(path: Path, file: h5py.File, name: str) -> xarray.Dataset:
     data = xarray.Dataset(variables)
     others = group_names(file)[1:] if name == "/" else ()
     if attribute(path, file[name], "crc32", int) != _checksum(data, others):
-        raise FileError(f"{path}: {name} fails its checksum", COPY_AGAIN)
+        raise FileError(f"{path}: {name} fails its checksum", REMEASURE)
     return data
 
 

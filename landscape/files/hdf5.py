@@ -27,6 +27,7 @@ OBJECTS, DEPTH, CHUNKS, TEXT = 1 << 14, 3, 1 << 17, 1 << 20
 """Most objects of a file, groups within groups, chunks of a dataset, and letters of an attribute."""
 STATUS = ("running", "complete", "interrupted", "diverged")
 COPY_AGAIN = "get it again from its source"
+REMEASURE = "measure it again with --overwrite, or get it again from its source"
 KINDS = {schema.RUN: "run file", schema.HESSIAN: "Hessian file", schema.GEOMETRY: "geometry file"}
 _MAKER = {schema.RUN: "train", schema.HESSIAN: "hessian", schema.GEOMETRY: "geometry"}
 _UNCOVERED = ("attrs_crc32", "crc32", "status", "history", "NCO")

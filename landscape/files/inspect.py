@@ -12,7 +12,7 @@ import xarray
 from landscape.errors import FileError, NumericsError
 from landscape.files import schema
 from landscape.files.files import as_path, output, run_file
-from landscape.files.hdf5 import KINDS
+from landscape.files.hdf5 import KINDS, REMEASURE
 from landscape.files.runs import RunReader
 from landscape.files.views import File
 from landscape.files.writer import Writer
@@ -101,7 +101,7 @@ def repair(path: Path) -> Path | None:
         state = inspect(path)
         if state.kind != KINDS[schema.RUN]:
             if state.damage:
-                raise FileError(f"{path}: {state.damage[0]}", "measure it again, with --overwrite")
+                raise FileError(f"{path}: {state.damage[0]}", REMEASURE)
             return None
         if state.finished and not state.damage:
             return None

@@ -20,6 +20,7 @@ from landscape import models
 from landscape.config import AnalysisConfig, HessianConfig, TrainConfig
 from landscape.errors import FileError, LandscapeError, complain, mend
 from landscape.files.files import REPLACE, output, refuse_existing
+from landscape.files.hdf5 import REMEASURE
 from landscape.files.runs import RETRAIN, RunReader
 from landscape.jobs.plan import SweepAnalysis
 from landscape.measure.analysis import existing
@@ -187,7 +188,7 @@ def _sparing() -> Iterator[None]:
     try:
         yield
     except FileError as error:
-        if error.hint not in (REPLACE, RETRAIN):
+        if error.hint not in (REPLACE, REMEASURE, RETRAIN):
             raise
         raise FileError(str(error), _AGAIN) from error
 

@@ -29,10 +29,10 @@ class Graph:
 class Convolved(nn.Module):
     """A node's outputs are of its neighbours; forward takes a graph, and with labels returns their loss."""
 
-    def __init__(self) -> None:
+    def __init__(self, outputs: Callable[..., Any] = types.SimpleNamespace) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.inner = nn.Linear(3, 4)
+        self.inner, self.outputs = nn.Linear(3, 4), outputs
 
     def forward(self, x: Any, edges: Tensor | None = None, labels: Tensor | None = None) -> Any:
         if not isinstance(x, Tensor):
@@ -40,14 +40,17 @@ class Convolved(nn.Module):
         assert edges is not None
         h = x.index_add(0, edges[1], x[edges[0]])
         logits = self.inner(h.tanh())
-        return logits if labels is None else types.SimpleNamespace(loss=F.cross_entropy(logits, labels))
+        return logits if labels is None else self.outputs(loss=F.cross_entropy(logits, labels))
 
 
 @pytest.mark.parametrize("several", [False, True])
 @pytest.mark.parametrize("form", ["dict with labels", "UserDict with labels", "dict", "pair", "graph"])
 def test_batches_of_any_form(form: str, several: bool) -> None:
     """Dicts with labels, pairs with other lengths beside, objects: each batch counts its labelled nodes."""
-    module, edges = Convolved(), torch.tensor([[0, 1, 2, 2], [1, 2, 0, 1]])
+    module, edges = (
+        Convolved(dict if form == "UserDict with labels" else types.SimpleNamespace),
+        torch.tensor([[0, 1, 2, 2], [1, 2, 0, 1]]),
+    )
     parts = [(X[:4], Y[:4].where(torch.arange(4) < 3, -100)), (X[4:], Y[4:])] if several else [(X, Y)]
     made: dict[str, Callable[[Tensor, Tensor], Any]] = {
         "dict with labels": lambda x, y: {"x": x, "edges": edges, "labels": y},

@@ -149,6 +149,11 @@ def test_parameters(make: Callable[[], Any], words: str, hint: str) -> None:
             "1 of 10 rows of targets .* row 0",
             "leave these",
         ),
+        "complex": (
+            lambda: operator(x=X.to(torch.complex64)),
+            "the model fails on inputs",
+            "real inputs: .*view_as_real",
+        ),
         "NumPy in a dict": (lambda: operator(x={"ids": X.numpy()}), "the data hold a ndarray", "from_numpy"),
         "list": (lambda: operator(y=[1, 2]), "targets hold no tensor: a list", "give a batch"),
         "dict of lists": (

@@ -16,6 +16,7 @@ from helpers.hessians import HessianReader, analyse
 from helpers.spoiling import commit
 
 import landscape
+from landscape.cli import main as cli
 from landscape.config import HessianConfig
 from landscape.errors import FileError
 from landscape.files.inspect import inspect, repair
@@ -96,7 +97,9 @@ def test_a_repaired_run_that_lost_rows_is_not_complete(group: str, name: str, ru
 
 
 @pytest.mark.slow
-def test_a_damaged_hessian_file_is_named(files: dict[str, Path], tmp_path: Path) -> None:
+def test_a_damaged_hessian_file_is_named(
+    files: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """It is refused whole, and an analysis does not take it for done."""
     run, path = (Path(shutil.copy(source, tmp_path)) for source in files.values())
     with h5py.File(path, "r+") as file:
@@ -106,6 +109,10 @@ def test_a_damaged_hessian_file_is_named(files: dict[str, Path], tmp_path: Path)
         with pytest.raises(FileError, match="spectrum fails its checksum"):
             use()
     assert inspect(path).damage == ("spectrum fails its checksum",)
+    assert cli.run(["check", str(path)]) == 1
+    said = capsys.readouterr().out
+    assert "measure it again with --overwrite" in said
+    assert "--repair" not in said
 
 
 def test_a_resume_slot_that_no_run_writes_is_refused(run: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import signal
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from landscape.models.embedding_mlp.networks import MLP
 from landscape.models.embedding_mlp.problem import plain_model
 from landscape.models.tasks import TEST, TRAIN, UNUSED, make_data
 from landscape.training import loop
-from landscape.training.loop import train, train_ensemble
+from landscape.training.loop import summarise, train, train_ensemble
 from landscape.training.tables import checkpoint_schedule
 
 CPU = torch.device("cpu")
@@ -181,6 +182,23 @@ def test_early_stop_and_extra_steps(tmp_path: Path) -> None:
         assert reached is not None
         assert reader.steps == [0, reached + 7]
     assert (summary.status, summary.steps) == ("complete", reached + 7)
+
+
+def test_a_run_that_stopped_early_says_how_to_go_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More steps alone do not extend it; the command that `info` prints does."""
+    monkeypatch.chdir(tmp_path)
+    train(variant(stop_test_accuracy=0.01, steps=60), tmp_path / "r.h5", quiet=True)
+    stopped = summarise(tmp_path / "r.h5").steps
+    assert cli.run(["train", "--out", "r.h5", "--resume", "--steps", "90", "--quiet"]) == 0
+    assert "--stop-test-accuracy none trains on to step 90" in capsys.readouterr().out
+    assert summarise(tmp_path / "r.h5").steps == stopped < 90
+    assert cli.run(["info", "r.h5"]) == 0
+    command = re.search(r"extend +landscape (.*)", capsys.readouterr().out)
+    assert command is not None
+    assert cli.run([*command[1].split(), "--quiet"]) == 0
+    assert summarise(tmp_path / "r.h5").steps == 90
 
 
 def same_file(left: Path, right: Path) -> None:
