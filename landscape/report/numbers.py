@@ -149,6 +149,8 @@ def _chosen_step(source: Source, last: int | None) -> tuple[int | None, str]:
         return None, ""
     if source.is_refined:
         return steps[-1], f"at the point refined from step {steps[-1]:,}"
+    if len(steps) == 1:
+        return steps[0], f"At step {steps[0]:,}"
     if not source.memorised:
         return steps[-1], f"At the last analysed step, {steps[-1]:,}"
     end = max(source.memorised, source.grokked or last or steps[-1])

@@ -19,7 +19,7 @@ from matplotlib.ticker import FuncFormatter, LogFormatter
 from landscape.files.runs import GROKKED, MEMORISED
 from landscape.report.numbers import claimed
 from landscape.report.sources import Frames
-from landscape.report.style import HEIGHT, WIDTH, markers, palette
+from landscape.report.style import GREY, HEIGHT, SPLITS, WIDTH, markers, palette
 from landscape.report.words import median_step
 from landscape.text import literal, printable
 
@@ -87,14 +87,14 @@ def over_steps(frames: Frames, panels: Sequence[Panel], by: str) -> tuple[Figure
         panels = [dataclasses.replace(panel, data=panel.data[panel.data[by] == name]) for panel, name in each]
         panels, titles = panels[: 2 * _ROW], titles[: 2 * _ROW]
     names = list(dict.fromkeys(str(name) for panel in panels for name in panel.data[hue]))
-    colours, shapes = coloured(frames, hue, names), markers(names)
+    colours, shapes = looks(frames, hue, names)
     figure, axes = subplots(len(panels))
     for axis, panel, title in zip(axes, panels, titles, strict=True):
         lines(axis, panel.data, hue, colours, shapes)
         axis.set(ylabel=panel.label, title=label(title))
         scaled(axis, panel.scale)
         if panel.line is not None:
-            axis.axhline(panel.line, color="0.5", linewidth=0.9, linestyle="--", zorder=0)
+            axis.axhline(panel.line, color=GREY, linewidth=0.9, linestyle="--", zorder=0)
         step_axis(axis, panel.data["step"].max())
         if hue == by:
             events(axis, frames)
@@ -146,17 +146,19 @@ def label(name: object) -> str:
     return literal(printable(name))
 
 
-def coloured(frames: Frames, by: str, names: Iterable[str]) -> dict[str, Any]:
-    """A colour for each name: a block has the same in every figure of a report, whichever others are in it."""
-    blocks = frames["by_step_block"]["block"].unique() if by in ("block", "pair") and "by_step_block" in frames else ()
-    return palette([*map(str, blocks), *names])
+def looks(frames: Frames, by: str, names: Iterable[str]) -> tuple[dict[str, Any], dict[str, str]]:
+    """A colour and a marker for each name; a block and a split have the same in all figures of a report."""
+    blocks = () if by == "setting" or "by_step_block" not in frames else frames["by_step_block"]["block"].unique()
+    listed = [*SPLITS, *map(str, blocks), *names]
+    return palette(listed), markers(listed)
 
 
 def subplots(count: int, height: float = HEIGHT, columns: int = _ROW) -> tuple[Figure, list[Axes]]:
     """An empty figure of the standard width, with panels in rows."""
     columns = min(count, columns)
     rows = math.ceil(count / columns)
-    figure = Figure(figsize=(WIDTH, height * rows), layout="constrained")
+    # A pixel is then a point, the unit of SVG.
+    figure = Figure(figsize=(WIDTH, height * rows), dpi=72, layout="constrained")
     axes = list(figure.subplots(rows, columns, squeeze=False).flat)
     for axis in axes[count:]:
         axis.set_axis_off()
@@ -178,6 +180,8 @@ def scaled(axis: Axes, scale: Scale) -> None:
     if scale == "share":
         axis.set_ylim(min(-0.03, 1.05 * low), 1.03 if high > 0.5 else 1.1 * high)
         axis.yaxis.set_major_formatter(PERCENT)
+    elif scale == "linear":
+        axis.yaxis.set_major_formatter(FuncFormatter(lambda x, _: readable_number(x)))
     elif scale == "log":
         axis.set_yscale("log")
         readable(axis.yaxis)
@@ -199,8 +203,8 @@ def readable(axis: Axis) -> None:
 
 def readable_number(x: float) -> str:
     """A number as 0.02; a power of ten where that would be long."""
-    if x == 0 or 1e-3 <= abs(x) < 1e5:
-        return f"{x:,g}".replace("-", "−") if abs(x) < 1000 else _thousands(x)
+    if x == 0 or 1e-4 <= abs(x) < 1e6:
+        return f"{x:,g}".replace("-", "−")
     power = math.floor(math.log10(abs(x)) + 1e-9)
     factor = x / 10**power
     shown = {1: "", -1: "−"}.get(round(factor, 6), f"{factor:g}×".replace("-", "−"))
@@ -226,7 +230,7 @@ def events(axis: Axes, frames: Frames) -> None:
     for event, (label, dashes) in EVENTS.items():
         steps = [None if pd.isna(step) else int(step) for step in frames["runs"][event]]
         if math.isfinite(step := median_step(steps)):
-            axis.axvline(step, color="0.5", linewidth=1.1, linestyle=dashes, zorder=0, label=label)
+            axis.axvline(step, color=GREY, linewidth=1.1, linestyle=dashes, zorder=0, label=label)
 
 
 def legend(figure: Figure, axes: Iterable[Axes], title: str = "") -> None:
