@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from matplotlib.colors import Colormap
     from matplotlib.figure import Figure
 
-WIDTH, HEIGHT = 7.0, 2.9
-"""Inches of a figure of one row; legible at half size."""
+WIDTH, NARROW, HEIGHT = 7.0, 4.0, 2.9
+"""Inches of a figure of one row, legible at half size; a single panel is narrow, and is legible on a phone."""
 FORMATS = ("pdf", "png")
 """What a figure can be saved as, besides SVG."""
 INK, DARK_INK = "#1c1e21", "#e6e8eb"
@@ -68,12 +68,14 @@ def palette(names: Iterable[str]) -> dict[str, Any]:
     import seaborn as sns
 
     colours = sns.color_palette("colorblind", 10)
+    # Yellow and light pink, which are faint on a light ground, come last.
+    order = (0, 1, 2, 3, 4, 5, 7, 9, 6, 8)
     known = dict.fromkeys(names)
     used = [COLOURS[name] for name in known if name in COLOURS]
     by_name = {}
     for name in known:
         if name not in COLOURS:
-            used.append(min(range(len(colours)), key=used.count))
+            used.append(min(order, key=used.count))
         by_name[name] = colours[COLOURS.get(name, used[-1])]
     return by_name
 
@@ -84,7 +86,7 @@ def shades() -> Colormap:
     from matplotlib import colormaps
     from matplotlib.colors import ListedColormap
 
-    return ListedColormap(colormaps["viridis"](np.linspace(0.25, 0.85, 256)))
+    return ListedColormap(colormaps["viridis"](np.linspace(0.35, 0.85, 256)))
 
 
 def markers(names: Iterable[str]) -> dict[str, str]:
@@ -129,7 +131,9 @@ def save_figure(
 def _following_the_scheme(svg: str) -> str:
     """An SVG file whose ink is that of a light or a dark ground, as its reader prefers."""
     svg = svg.replace(INK, "currentColor").replace("<svg ", f'<svg color="{INK}" ', 1)
-    dark = f"@media (prefers-color-scheme: dark) {{ :root {{ color: {DARK_INK} }} }}"
+    dark = (
+        f":root {{ color-scheme: light dark }} @media (prefers-color-scheme: dark) {{ :root {{ color: {DARK_INK} }} }}"
+    )
     return svg.replace("*{stroke", f"{dark} *{{stroke", 1)
 
 
@@ -142,35 +146,32 @@ class Piece:
     top: float
     width: float
     height: float
-    is_panel: bool
 
 
-def pieces(figure: Figure) -> list[Piece]:
-    """The panels and legend entries of a figure saved as SVG, which a narrow page shows one below the other."""
+def pieces(figure: Figure) -> tuple[list[Piece], list[Piece]]:
+    """The panels and the legend entries of a figure saved as SVG, which a narrow page shows one below the other."""
     from matplotlib.transforms import Bbox
 
-    def piece(label: str, boxes: Iterable[Bbox | None], is_panel: bool) -> Piece:
-        box = Bbox.union([box for box in boxes if box]).padded(3)
+    def piece(label: str, box: Bbox) -> Piece:
+        box = box.padded(3)
         left, top, width, height = (round(x, 1) for x in (box.x0, figure.bbox.height - box.y1, box.width, box.height))
-        return Piece(label, left, top, width, height, is_panel)
+        return Piece(label, left, top, width, height)
 
     bars = {part.colorbar.ax: axis for axis in figure.axes for part in axis.collections if part.colorbar}
-    parts = []
+    panels, entries = [], []
     for axis in figure.axes:
         if axis.axison and axis not in bars:
-            own = [axis, *(bar for bar, of in bars.items() if of is axis)]
-            label = axis.get_title() or axis.get_ylabel() or "panel"
-            parts.append(piece(label, [part.get_tightbbox() for part in own], True))
+            parts = [axis, *(bar for bar, of in bars.items() if of is axis)]
+            label = next(filter(None, (axis.get_title(), *(part.get_ylabel() for part in parts))), "")
+            panels.append(piece(label, Bbox.union([box for part in parts if (box := part.get_tightbbox())])))
     for legend in figure.legends:
-        title = legend.get_title()
-        if title.get_text():
-            parts.append(piece(title.get_text(), [title.get_window_extent()], False))
-        for text in legend.get_texts():
-            # The extent of a handle includes its data's; its place follows from that of its text.
-            left = (legend.handlelength + legend.handletextpad) * text.get_fontsize()
-            box = text.get_window_extent()
-            parts.append(piece(text.get_text(), [Bbox.from_extents(box.x0 - left, *box.extents[1:])], False))
-    return parts
+        for text in (legend.get_title(), *legend.get_texts()):
+            if text.get_text():
+                # A line's sample is left of its label.
+                sample = (legend.handlelength + legend.handletextpad) * float(text.get_fontsize())
+                left, *others = text.get_window_extent().extents
+                entries.append(piece(text.get_text(), Bbox.from_extents(left - sample, *others)))
+    return panels, entries
 
 
 def inline(svg: str, name: str, title: str) -> str:
@@ -178,9 +179,10 @@ def inline(svg: str, name: str, title: str) -> str:
     from markupsafe import escape
 
     body = svg[svg.index("<svg") :]
-    box = re.search(r'viewBox="[^"]*"', body)
-    opening = f'<svg class="whole" role="img" aria-label="{escape(printable(title))}" {box[0] if box else ""} xmlns:xlink="http://www.w3.org/1999/xlink">'
+    width, height = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', body).groups()  # type: ignore[union-attr]
+    opening = f'<svg class="whole" role="img" aria-label="{escape(printable(title))}" viewBox="0 0 {width} {height}"'
+    opening += f' style="--width: {width}px" xmlns:xlink="http://www.w3.org/1999/xlink">'
     body = opening + body[body.index(">") + 1 :]
-    body = re.sub(r"<metadata>.*?</metadata>|@media.*(?=\*\{)", "", body, flags=re.DOTALL)
+    body = re.sub(r"<metadata>.*?</metadata>|:root.*(?=\*\{)", "", body, flags=re.DOTALL)
     body = re.sub(r'(\bid="|"#|url\(#)', rf"\g<1>{name}-", body)
     return body.replace("'DejaVu Sans'", "'DejaVu Sans', Verdana, sans-serif")

@@ -12,6 +12,7 @@ from landscape.models.embedding_mlp.blocks import BALANCED, CLAIM
 from landscape.report.figures.panels import (
     Drawn,
     Panel,
+    Plain,
     label,
     legend,
     long,
@@ -122,7 +123,7 @@ def coupling_ratios(frames: Frames) -> Drawn | None:
     if drawn is None or largest.empty:
         return None
     most = largest.groupby(["pair", "run"])["value"].max()
-    names = claimed(largest["pair"].unique())[:2]
+    names = claimed(most.groupby("pair").max().sort_values(ascending=False).index)[:2]
     summary = " and ".join(f"{spread(most[name].to_list())} in {name}" for name in names)
     return Drawn(f"Coupling ratios reach {summary}; each above 1 is a negative eigenvalue", *drawn)
 
@@ -194,7 +195,7 @@ def spectra(frames: Frames) -> Drawn | None:
     ticks = [*-powers[::-1], 0, *powers]
     data["at"] = [f"step {step:,}" for step in data["step"]]
     names = [f"step {step:,}" for step in steps]
-    colours = dict(zip(names, shades()(np.linspace(0, 1, len(steps))), strict=True))
+    colours = dict(zip(names, shades()((np.arange(len(steps)) + 0.5) / len(steps)), strict=True))
     for axis, block in zip(axes, blocks, strict=True):
         sns.lineplot(
             data[data["block"] == block],
@@ -204,6 +205,7 @@ def spectra(frames: Frames) -> Drawn | None:
             palette=colours,
             estimator=None,
             sort=False,
+            legend="auto" if len(steps) > 1 else False,
             ax=axis,
         )
         axis.axvline(0, color=GREY, linewidth=0.8, zorder=0)
@@ -244,7 +246,7 @@ def densities(frames: Frames) -> Drawn | None:
         x="eigenvalue",
         y="density",
         hue="block",
-        palette={label(name): colour for name, colour in looks(frames, "block", blocks)[0].items()},
+        palette={label(name): colour for name, colour in looks(frames, blocks)[0].items()},
         estimator=None,
         ax=left,
     )
@@ -252,7 +254,7 @@ def densities(frames: Frames) -> Drawn | None:
     left.set(ylim=(_DECADES * peak, 3 * peak), xlim=(min(seen.min(), 0), seen.max()), ylabel="spectral density")
     distances = columns(frames, "by_step_block_other_block", "jensen_shannon", "other_block")
     distances = distances[distances["step"] == step] if len(distances) else distances
-    left.xaxis.set_major_formatter(FuncFormatter(lambda x, _: readable_number(x)))
+    left.xaxis.set_major_formatter(Plain())
     title = f"The density of the eigenvalues at step {step:,}"
     if len(blocks) > 1 and len(distances):
         square = distances.pivot(index="block", columns="other_block", values="jensen_shannon").reindex(
@@ -266,11 +268,14 @@ def densities(frames: Frames) -> Drawn | None:
             annot=len(blocks) <= 8,
             fmt=".2f",
             square=True,
+            xticklabels=True,
+            yticklabels=True,
             ax=right,
             cbar_kws={"label": "Jensen–Shannon distance"},
         )
         right.set(xlabel="", ylabel="")
-        right.tick_params(axis="x", labelrotation=45)
+        right.tick_params(labelsize="medium" if len(blocks) <= 8 else "x-small")
+        right.tick_params(axis="x", labelrotation=0 if max(map(len, blocks)) < 4 else 90)
         right.tick_params(axis="y", labelrotation=0)
         pairs = square.where(np.triu(np.ones(square.shape), 1) > 0).stack()
         first, second = pairs.idxmax()

@@ -14,13 +14,14 @@ from landscape.report.figures.panels import (
     legend,
     lines,
     long,
+    looks,
     over_steps,
     scaled,
     step_axis,
     subplots,
 )
 from landscape.report.sources import Frames
-from landscape.report.style import GREY, markers, palette, shades
+from landscape.report.style import GREY, shades
 from landscape.report.words import percent, spread
 
 _CHANCE = "chance, p = 1 %"
@@ -54,7 +55,7 @@ def fourier_shares(frames: Frames) -> Drawn | None:
     top = long(summary, "share", "top_frequency_share").assign(share="largest frequency")
     chance = long(summary, "share", "top_frequency_share_null").assign(share=_CHANCE)
     both = pd.concat([top, chance])
-    lines(right, both, "share", palette(["largest frequency", _CHANCE]), markers(["largest frequency", _CHANCE]))
+    lines(right, both, "share", *looks(frames, ["largest frequency", _CHANCE]))
     right.set(ylabel="share of the variance")
     scaled(right, "share")
     right.set_ylim(bottom=0)

@@ -18,6 +18,7 @@ from landscape.report.figures.panels import (
     lines,
     long,
     over_steps,
+    readable,
     scaled,
     step_axis,
     subplots,
@@ -96,7 +97,7 @@ def trained(frames: Frames) -> str:
         parts = []
         for event in ("memorised", "grokked"):
             steps = [None if pd.isna(step) else int(step) for step in runs[event]]
-            median = f" (median step {median_step_text(steps)})" if math.isfinite(median_step(steps)) else ""
+            median = f" at median step {median_step_text(steps)}" if math.isfinite(median_step(steps)) else ""
             parts.append(f"{len(steps) - steps.count(None)} of {len(steps)} runs {event}{median}")
     sentence = "; ".join(parts)
     return f"{sentence[:1].upper()}{sentence[1:]}"
@@ -169,9 +170,11 @@ def embedding_norms(frames: Frames) -> Drawn | None:
     )
     left.set(ylabel="mean norm of an embedding")
     right.set(xlabel="training samples that hold the token", ylabel="norm at the last step")
-    if last["samples"].max() > 50 * max(last["samples"].min(), 1):
+    if last["samples"].max() > 10 * last["samples"].min():
         right.set_xscale("log")
-    scaled(left, "linear")
+        readable(right.xaxis)
+    for axis in (left, right):
+        scaled(axis, "linear")
     legend(figure, [left, right])
     ratio = (
         last[last["third"] == _THIRDS[2]].groupby("run")["value"].mean()
