@@ -114,6 +114,10 @@ def test_the_plateau_is_where_the_curvature_is_read(tiny_run: Path) -> None:
     ):
         one = numbers(dataclasses.replace(source, memorised=memorised, grokked=grokked))
         assert (one.step, one.where) == (step, where)
+    table = source.tables["by_step"]
+    alone = dataclasses.replace(source, tables={**source.tables, "by_step": table[table["step"] == 20]})
+    for memorised, where in ((15, "On the plateau, at step 20"), (30, "At step 20"), (None, "At step 20")):
+        assert numbers(dataclasses.replace(alone, memorised=memorised, grokked=50)).where == where
 
 
 def test_what_is_a_bound_is_called_one(tiny_run: Path) -> None:

@@ -25,7 +25,7 @@ from landscape.report.figures.panels import (
 )
 from landscape.report.numbers import STABLE, claimed, is_negative
 from landscape.report.sources import Frames
-from landscape.report.style import GREY, INK, palette, shades
+from landscape.report.style import GREY, INK, shades
 from landscape.report.words import count, digits, spread
 
 DEPTH = "−λ_min, where negative"
@@ -310,7 +310,7 @@ def ratios(frames: Frames) -> Drawn | None:
             y=measured,
             hue=known["setting"].map(label) if several else known["step"].clip(lower=1),
             hue_norm=None if several else LogNorm(),
-            palette=palette(known["setting"].map(label)) if several else shades(),
+            palette=looks(frames, known["setting"].map(label))[0] if several else shades(),
             ax=axis,
             legend="brief",
         )

@@ -156,7 +156,7 @@ def looks(frames: Frames, names: Iterable[str]) -> tuple[dict[str, Any], dict[st
 
 def subplots(count: int, height: float = HEIGHT, columns: int = _ROW) -> tuple[Figure, list[Axes]]:
     """An empty figure with panels in rows."""
-    columns = min(count, columns)
+    columns = 2 if count == 4 and columns == _ROW else min(count, columns)
     rows = math.ceil(count / columns)
     # A pixel is then a point, the unit of SVG.
     width = WIDTH if columns > 1 else NARROW
