@@ -8,7 +8,7 @@ TEST_INSTALLED := $(VENV)/.installed-test
 DEMO_STEPS ?= 3000
 DEMO_CHECKPOINTS ?= 12
 
-.PHONY: install demo demo-transformer test test-all test-fast lint bench bench-full studies studies-exploratory studies-paper studies-beyond studies-beyond-exploratory studies-pilots studies-fresh studies-nanda torture docs clean
+.PHONY: install demo demo-transformer pictures test test-all test-fast lint bench bench-full studies studies-exploratory studies-paper studies-beyond studies-beyond-exploratory studies-pilots studies-fresh studies-nanda torture docs clean
 
 install: $(INSTALLED)
 
@@ -33,6 +33,11 @@ demo-transformer: $(INSTALLED)
 	$(BIN)/landscape hessian checkpoints/transformer.h5 --num-steps 4
 	$(BIN)/landscape geometry checkpoints/transformer.h5
 	$(BIN)/landscape report checkpoints/transformer.h5 --out reports/transformer --overwrite
+
+# The report of a demo, whose figures README.md shows. Run it on a clean commit, which the page names.
+pictures: $(INSTALLED)
+	$(BIN)/landscape demo checkpoints/pictures
+	$(BIN)/landscape report checkpoints/pictures/demo.h5 --out reports/reference/one-run --overwrite
 
 lint: $(TEST_INSTALLED)
 	$(BIN)/ruff check .

@@ -43,7 +43,7 @@ def findings(sources: Sequence[Source]) -> list[str]:
             spread=lambda values, form=".3g": words.spread(list(values), form),
             digits=words.digits,
             step=words.step_text,
-            median_step=lambda steps: words.median_step(list(steps)),
+            median_step=lambda steps: words.median_step_text(list(steps)),
         )
     )
     sentences = [" ".join(line.split()) for line in re.split(r"^\* ", text, flags=re.MULTILINE)[1:]]

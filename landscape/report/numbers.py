@@ -149,12 +149,16 @@ def _chosen_step(source: Source, last: int | None) -> tuple[int | None, str]:
         return None, ""
     if source.is_refined:
         return steps[-1], f"at the point refined from step {steps[-1]:,}"
-    if not source.memorised:
-        return steps[-1], f"At the last analysed step, {steps[-1]:,}"
-    end = max(source.memorised, source.grokked or last or steps[-1])
-    step = min(steps, key=lambda one: abs(one - math.sqrt((source.memorised or 1) * end)))
-    on_plateau = source.memorised <= step <= end
-    return step, f"On the plateau, at step {step:,}" if on_plateau else f"At step {step:,}, nearest to the plateau"
+    start = source.memorised or math.inf
+    end = max(start, source.grokked or last or steps[-1])
+    step = min(steps, key=lambda one: abs(one - math.sqrt(start * end))) if source.memorised else steps[-1]
+    if start <= step <= end:
+        return step, f"On the plateau, at step {step:,}"
+    if len(steps) == 1:
+        return step, f"At step {step:,}"
+    if source.memorised:
+        return step, f"At step {step:,}, nearest to the plateau"
+    return step, f"At the last analysed step, {step:,}"
 
 
 def _blocks(source: Source, step: int) -> dict[str, BlockNumbers]:

@@ -21,12 +21,12 @@ from landscape.report.comparison import compared, side_by_side
 from landscape.report.figures import FIGURES
 from landscape.report.findings import findings, templates
 from landscape.report.sources import UNKNOWN_SEED, Frames, Source, frames, open_sources
-from landscape.report.style import chosen_formats, inline, save_figure, style
+from landscape.report.style import chosen_formats, inline, pieces, save_figure, style
 from landscape.report.words import digits
-from landscape.text import printable
+from landscape.text import printable, write_csv
 
-_ROWS = 1000
-"""Rows of a table that the page holds at most."""
+_ROWS, _FEW = 1000, 20
+"""Rows of a table that the page holds at most, and those up to which it is not folded."""
 
 
 def write_report(
@@ -37,7 +37,7 @@ def write_report(
     problem: str = "",
     formats: str = "",
 ) -> Path:
-    """Write report.html and figures/ into a folder.
+    """Write report.html, figures/ and tables/ into a folder.
 
     Args:
         files: run files, Hessian files or both; the other files of each run are looked for beside it.
@@ -70,13 +70,19 @@ def write_report(
         figures = _draw(frames([s for s in sources if not s.is_refined]) or tables, draft / "figures", forms, quiet)
         page = templates(finalize=_shown).get_template("report.html.j2")
         content = _content(sources, tables)
+        (draft / "tables").mkdir()
+        for name in ("compared", "summary"):
+            if content[name]:
+                titles, *lines = content[name]
+                write_csv(pd.DataFrame(lines, columns=titles), draft / "tables" / f"{name}.csv")
         (draft / "report.html").write_text(page.render(figures=figures, **content), encoding="utf-8")
     return out / "report.html"
 
 
 def _draw(tables: Frames, folder: Path, formats: Sequence[str], quiet: bool) -> list[dict[str, Any]]:
     """The figures of the page, saved into a folder."""
-    captions = templates().get_template("captions.j2").module
+    captions = templates().get_template("captions.j2")
+    num_runs = tables["runs"]["run"].nunique()
     figures = []
     with style(), Bar(len(FIGURES), "figure", quiet) as bar:
         for draw in FIGURES:
@@ -86,9 +92,17 @@ def _draw(tables: Frames, folder: Path, formats: Sequence[str], quiet: bool) -> 
                 paths = save_figure(drawn.figure, drawn.data, folder, name, formats)
                 svg = inline(paths["svg"].read_text(encoding="utf-8"), name, drawn.title)
                 links = {form: f"figures/{path.name}" for form, path in paths.items()}
-                caption = str(getattr(captions, name)())
+                texts = drawn.data.select_dtypes(["object", "string"])
+                shown = captions.make_module({"drawn": set(texts.stack()), "num_runs": num_runs})
                 figures.append(
-                    {"name": name, "title": drawn.title, "svg": Markup(svg), "caption": caption, "links": links}
+                    {
+                        "name": name,
+                        "title": drawn.title,
+                        "svg": Markup(svg),
+                        "pieces": pieces(drawn.figure),
+                        "caption": str(getattr(shown, name)()),
+                        "links": links,
+                    }
                 )
             bar.update()
     return figures
@@ -108,6 +122,7 @@ def _content(sources: Sequence[Source], tables: Frames) -> dict[str, Any]:
         "compared": side_by_side(compared(sources)) if len(sources) > 1 else [],
         "summary": summary(tables),
         "most_rows": _ROWS,
+        "few_rows": _FEW,
         "damage": [line for source in sources for line in source.damage],
         "num_runs": len(seeds),
         "num_seeds": len({*seeds.values()} - {UNKNOWN_SEED}),
@@ -115,6 +130,7 @@ def _content(sources: Sequence[Source], tables: Frames) -> dict[str, Any]:
         "objectives": list(dict.fromkeys(attrs["objective"] for attrs in hessians)),
         "precisions": list(dict.fromkeys(attrs["dtype"] for attrs in hessians)),
         "is_foreign": is_foreign,
+        "num_steps": blocks["step"].nunique() if "step" in blocks else 0,
         "on_path": any("hessian" in source.files and not source.is_refined for source in sources),
         "grad_norm": digits(blocks["grad_norm"].min(), ".2g") if "grad_norm" in blocks else "",
         "failure": f"{chances.max():.0e}" if chances.max() > 0 else "",

@@ -10,8 +10,13 @@ import pandas as pd
 
 
 def digits(value: float, form: str = ".3g") -> str:
-    """A number with a true minus sign."""
-    return f"{value:{form}}".replace("-", "−")
+    """A number with a true minus sign, and without a power of ten up to a million; a share where the form is "%"."""
+    if form == "%":
+        return percent(value)
+    text = f"{value:{form}}"
+    if "e+" in text and abs(value) < 1e6:
+        text = f"{float(text):,.0f}"
+    return text.replace("-", "−")
 
 
 def spread(values: Sequence[float], form: str = ".3g") -> str:
@@ -42,6 +47,13 @@ def median_step(steps: Sequence[int | None]) -> float:
     known = sorted(math.inf if step is None else float(step) for step in steps)
     low, high = known[(len(known) - 1) // 2], known[len(known) // 2]
     return high if math.isinf(high) else (low + high) / 2
+
+
+def median_step_text(steps: Sequence[int | None]) -> str:
+    """The median of steps, with the first and the last one."""
+    known = sorted(math.inf if step is None else step for step in steps)
+    middle, first, last = (step_text(step) for step in (median_step(steps), known[0], known[-1]))
+    return middle if first == last else f"{middle} ({first} to {last})"
 
 
 def step_text(step: float | None) -> str:

@@ -113,7 +113,8 @@ def test_report(
     assert "b" not in report.tags
     assert "owned" in page
     assert len(re.findall("<script|</script", page)) == 2
-    assert all(re.fullmatch(r"#[\w-]+|figures/\w+\.(svg|csv)|data:image/png;base64,\S*", link) for link in report.links)
+    ours = r"#[\w-]+|(figures|tables)/\w+\.(svg|csv)|data:image/png;base64,\S*"
+    assert all(re.fullmatch(ours, link) for link in report.links)
     for path in (tmp_path / "r" / "figures").glob("*.csv"):
         for row in csv.reader(io.StringIO(path.read_text())):
             assert not RAW.search("".join(row))

@@ -23,10 +23,11 @@ from landscape import geometry as measure_geometry
 from landscape.cli import main as cli
 from landscape.errors import ConfigError, FileError
 from landscape.report.comparison import compared, side_by_side
-from landscape.report.figures import FIGURES, curvature, embedding, training
-from landscape.report.figures.panels import Drawn
+from landscape.report.figures import FIGURES, curvature, embedding, overview, training
+from landscape.report.figures.panels import Drawn, readable_number
 from landscape.report.sources import Frames, frames, open_sources
 from landscape.report.style import chosen_formats, palette, save_figure, style
+from landscape.report.words import digits
 
 RATES = (0.01, 0.02)
 
@@ -91,7 +92,7 @@ def test_lines_and_tables_are_the_files_numbers(tiny_run: Path) -> None:
             np.testing.assert_array_equal(rows["value"], file["eigenvalues"][:, i, 1, 0])
             np.testing.assert_array_equal(curves(index, 0)[block][1], file["inertia_lower"][:, i])
         depth = min(file["eigenvalues"][:, blocks.index("E,W"), 0, 0])
-    assert extremes.title.startswith(f"Most negative eigenvalue: {depth:.3g} (E,W)".replace("-", "−"))
+    assert extremes.title.startswith(f"λ_min falls to {depth:.3g} in E,W".replace("-", "−"))
 
 
 def test_training_curves_and_couplings(tiny_run: Path) -> None:
@@ -104,6 +105,18 @@ def test_training_curves_and_couplings(tiny_run: Path) -> None:
         pair = [name.decode() for name in file["pair"][()]].index("E,W")
         np.testing.assert_array_equal(curves(ratios, 0)["E,W"][1], file["coupling_ratios"][:, pair, 0])
         np.testing.assert_array_equal(curves(ratios, 1)["E,W"][1], file["coupling_index"][:, pair])
+
+
+def test_the_overview_is_the_files(tiny_run: Path) -> None:
+    """Test accuracy beside the counts of the pair, of all parameters and of the control."""
+    figure = drawn(overview.overview(measured(tiny_run)))
+    with h5py.File(tiny_run) as run, h5py.File(tiny_run.with_name("tiny.hessian.h5")) as file:
+        np.testing.assert_array_equal(curves(figure, 0)["test"][1], run["metrics/test_accuracy"])
+        blocks = [name.decode() for name in file["block"][()]]
+        for block in ("E,W", "W,V", "all"):
+            np.testing.assert_array_equal(curves(figure, 2)[block][1], file["inertia_lower"][:, blocks.index(block)])
+        first, last = file["inertia_lower"][[0, -1], blocks.index("E,W")]
+    assert figure.title.endswith(f"; negative eigenvalues of E,W: {first} at the first step, {last} at the last")
 
 
 def test_densities_and_spectra_are_the_files(tiny_run: Path) -> None:
@@ -146,7 +159,7 @@ def test_without_data_nothing_is_drawn(draw: object, tiny_run: Path) -> None:
     assert (draw(one) is not None) == shows_a_step
 
 
-def test_a_block_has_one_colour(tiny_run: Path) -> None:
+def test_a_block_and_a_split_have_one_look(tiny_run: Path) -> None:
     """In every figure, whichever others are in it; blocks of a user's own differ while there are colours."""
     tables = measured(tiny_run)
     renamed = {"E": "first", "W": "second", "E,W": "first,second", "W,V": "third", "V": "fourth"}
@@ -155,12 +168,18 @@ def test_a_block_has_one_colour(tiny_run: Path) -> None:
         for name, table in tables.items()
     }
     colours: dict[str, set[str]] = {}
-    for draw in (curvature.extreme_eigenvalues, curvature.coupling_ratios, curvature.tracking, curvature.densities):
+    markers: dict[str, set[str]] = {}
+    for draw in (overview.overview, training.training_curves, curvature.extreme_eigenvalues, curvature.saddle_index,
+                 curvature.coupling_ratios, curvature.tracking, curvature.densities):  # fmt: skip
         figure = drawn(draw(tables)).figure
         for handle, text in zip(figure.legends[0].legend_handles, figure.legends[0].get_texts(), strict=True):
             colours.setdefault(text.get_text(), set()).add(to_hex(handle.get_color()))
-    assert {len(colours[name]) for name in (*renamed.values(), "all")} == {1}
+            if draw is not curvature.densities:
+                markers.setdefault(text.get_text(), set()).add(handle.get_marker())
+    names = (*renamed.values(), "all", "train", "test")
+    assert {len(looks[name]) for looks in (colours, markers) for name in names} == {1}
     assert len({tuple(colours[name]) for name in (*renamed.values(), "all")}) == 6
+    assert len({tuple(markers[name]) for name in names}) == 8
     assert len(set(palette(map(str, range(10))).values())) == 10
 
 
@@ -247,6 +266,13 @@ def test_files_find_each_other(runs: list[Path], tmp_path: Path, capsys: pytest.
     geometry = measure_geometry(tmp_path / runs[1].name, quiet=True).rename(tmp_path / "alone.h5")
     with pytest.raises(FileError, match="its run file is not beside it"):
         open_sources([geometry])
+
+
+def test_ticks_are_read_easily() -> None:
+    """0.02 and 1,000; powers of ten only where a number would be long."""
+    assert [readable_number(x) for x in (0.02, 0.0001, 12345, -0.5)] == ["0.02", "0.0001", "12,345", "−0.5"]
+    assert [readable_number(x) for x in (1e-5, -1e-7, 2e6)] == ["10⁻⁵", "−10⁻⁷", "2×10⁶"]
+    assert [digits(x) for x in (8740.3, 1.5e6, 0.00123)] == ["8,740", "1.5e+06", "0.00123"]
 
 
 def test_a_figure_in_further_formats(tiny_run: Path, tmp_path: Path) -> None:

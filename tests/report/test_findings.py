@@ -23,8 +23,9 @@ from landscape.report.sources import Source, open_sources
 from landscape.report.words import median_step, percent
 
 
-def shown(value: float, form: str = ".3g") -> str:
-    return f"{value:{form}}".replace("-", "−")
+def shown(value: float) -> str:
+    text = f"{value:.3g}"
+    return (f"{float(text):,.0f}" if "e+" in text else text).replace("-", "−")
 
 
 def reaching(run: Path, memorised: int | None, grokked: int | None, label: str = "run") -> Source:
@@ -87,7 +88,7 @@ def test_several_runs_are_counted(tiny_run: Path) -> None:
     events = [(100, 300), (200, 700), (300, None)]
     runs = [reaching(tiny_run, *steps, str(i)) for i, steps in enumerate(events)]
     counted = "3 of 3 runs reached 99 % training accuracy and 2 reached 95 % test accuracy."
-    assert findings(runs) == [f"{counted} The median step of 95 % test accuracy is 700."]
+    assert findings(runs) == [f"{counted} The median step of 95 % test accuracy is 700 (300 to never)."]
     assert "median" not in findings(runs[1:])[0]
     assert median_step([300, None]) == median_step([None]) == math.inf
     assert median_step([300, 400]) == 350
@@ -113,6 +114,10 @@ def test_the_plateau_is_where_the_curvature_is_read(tiny_run: Path) -> None:
     ):
         one = numbers(dataclasses.replace(source, memorised=memorised, grokked=grokked))
         assert (one.step, one.where) == (step, where)
+    table = source.tables["by_step"]
+    alone = dataclasses.replace(source, tables={**source.tables, "by_step": table[table["step"] == 20]})
+    for memorised, where in ((15, "On the plateau, at step 20"), (30, "At step 20"), (None, "At step 20")):
+        assert numbers(dataclasses.replace(alone, memorised=memorised, grokked=50)).where == where
 
 
 def test_what_is_a_bound_is_called_one(tiny_run: Path) -> None:

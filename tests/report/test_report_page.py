@@ -11,11 +11,13 @@ from pathlib import Path
 
 import pytest
 from helpers.browser import CHROMIUM, Browser, browser
+from helpers.hessians import analyse
 
 import landscape
+from landscape import HessianConfig, write_report
 from landscape import geometry as measure_geometry
-from landscape import write_report
 from landscape.report.figures import FIGURES
+from landscape.report.style import INK
 
 needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
 
@@ -49,6 +51,7 @@ def test_it_stands_alone(page: Path) -> None:
     assert len(ids) == len(set(ids))
     assert set(re.findall(r'(?:href="|url\()#([^")]+)', text)) <= set(ids)
     drawn = {path.stem for path in (page.parent / "figures").glob("*.svg")}
+    assert 'href="tables/summary.csv"' in text
     assert drawn == {path.stem for path in (page.parent / "figures").glob("*.csv")}
     assert drawn == {path.stem for path in (page.parent / "figures").glob("*.png")}
     assert {draw.__name__ for draw in FIGURES} - drawn <= {"recorded_metrics", "ratios", "embedding_norms"}
@@ -66,6 +69,46 @@ def test_its_table_is_the_files(page: Path, tiny_run: Path) -> None:
             assert [cell.replace("−", "-").rstrip("*") for cell in row[2:4]] == ends
             assert row[4].replace(",", "") == f"{int(at['inertia_lower'])}"
         assert len(cells) == data.sizes["step"] * data.sizes["block"]
+
+
+def test_an_analysis_of_one_step_has_no_curves_over_steps(tiny_run: Path, tmp_path: Path) -> None:
+    """Its eigenvalues are in a table that is not folded, and no sentence speaks of more steps."""
+    run = shutil.copy(tiny_run, tmp_path / "one.h5")
+    config = HessianConfig(blocks=("E", "W", "E,W"), steps="20", k=1, probes=2, device="cpu")
+    analyse(run, config, quiet=True)
+    folder = write_report([run], tmp_path / "r", quiet=True).parent
+    drawn = {path.stem for path in (folder / "figures").glob("*.svg")}
+    of_curvature = {draw.__name__ for draw in FIGURES if draw.__module__.endswith(("curvature", "overview"))}
+    assert drawn & of_curvature == {"spectra", "densities"}
+    text = (folder / "report.html").read_text()
+    assert "<details open>" in text
+    assert "This is a point on a training path" in text
+    assert "last analysed step" not in text
+
+
+def test_no_figure_has_ink_that_vanishes_in_the_dark(page: Path) -> None:
+    """Text and axes are drawn in the colour of the page, or of the reader's scheme where a figure stands alone."""
+    for path in (page.parent / "figures").glob("*.svg"):
+        text = path.read_text()
+        assert "prefers-color-scheme: dark" in text
+        assert text.count(INK) == 1
+        assert not re.search(r"(fill|stroke): ?(#000000|black)", text), path
+        for words in re.findall(r"<text [^>]*>", text):
+            assert "currentColor" in words or path.stem == "densities", (path, words)
+
+
+@needs_browser
+def test_figures_are_legible_on_a_phone(page: Path, tmp_path: Path) -> None:
+    """Panels and legend entries are shown one by one there, a point as a pixel at least."""
+    with browser(tmp_path) as opened:
+        opened.open(page, 400)
+        scale = "e => e.getBoundingClientRect().width / e.viewBox.baseVal.width"
+        scales = opened.evaluate(f"[...document.querySelectorAll('.narrow svg')].map({scale})")
+        assert min(scales) >= 0.99
+        shown = "[...document.querySelectorAll('svg.whole')].filter(e => e.getBoundingClientRect().width > 0).length"
+        assert opened.evaluate(shown) == 0
+        opened.open(page, 1300)
+        assert opened.evaluate(shown) == opened.evaluate("document.querySelectorAll('svg.whole').length") > 5
 
 
 @needs_browser

@@ -48,15 +48,15 @@ BALANCED = ("E", "W")
 """The two factors whose learning rates Proposition 4.1 balances."""
 RATE_RATIO = "lr_E/lr_W"
 """Label of the option `lr_ratio` in reports."""
-LOOKS = {
-    "E": (0, "o", 6.0),
-    "W": (1, "x", 4.5),
-    "V": (4, "P", 3.0),
-    "E,W": (3, "s", 3.0),
-    "W,V": (2, "^", 3.0),
-    "E,V": (5, "v", 3.0),
-    "all": (7, "D", 3.0),
-    "E[operands]": (8, "d", 3.0),
-    "E[operands],W": (9, "D", 3.0),
+COLOURS = {
+    "E": 0,
+    "W": 1,
+    "V": 4,
+    "E,W": 3,
+    "W,V": 2,
+    "E,V": 5,
+    "all": 7,
+    "E[operands]": 8,
+    "E[operands],W": 9,
 }
-"""Palette colour, marker and marker size by block; the large circle of E leaves a coinciding W visible."""
+"""Palette colour of each block in figures."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from landscape.report.figures import curvature, embedding, training
+from landscape.report.figures import curvature, embedding, overview, training
 from landscape.report.figures.panels import Drawn
 from landscape.report.sources import Frames
 
 FIGURES: tuple[Callable[[Frames], Drawn | None], ...] = (
+    overview.overview,
     training.training_curves,
     training.recorded_metrics,
     curvature.extreme_eigenvalues,

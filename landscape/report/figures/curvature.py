@@ -12,10 +12,11 @@ from landscape.models.embedding_mlp.blocks import BALANCED, CLAIM
 from landscape.report.figures.panels import (
     Drawn,
     Panel,
-    coloured,
+    Plain,
     label,
     legend,
     long,
+    looks,
     over_steps,
     readable,
     readable_number,
@@ -24,9 +25,11 @@ from landscape.report.figures.panels import (
 )
 from landscape.report.numbers import STABLE, claimed, is_negative
 from landscape.report.sources import Frames
-from landscape.report.style import palette
-from landscape.report.words import count, digits
+from landscape.report.style import GREY, INK, shades
+from landscape.report.words import count, digits, spread
 
+DEPTH = "−λ_min, where negative"
+"""Label of the axis of most negative eigenvalues."""
 OPTIMISER = {"sharpness_adam": "Adam", "sharpness_gd": "gradient descent"}
 _STEPS, _POINTS = 4, 300
 """Steps of a spectrum that are drawn, and points of each curve."""
@@ -36,23 +39,20 @@ _DECADES = 1e-6
 
 def extreme_eigenvalues(frames: Frames) -> Drawn | None:
     """The largest eigenvalue of every block over steps, and the smallest where it is negative."""
-    table = _table(frames, "by_step_block_end_rank", "eigenvalues", "end", "rank")
-    norms = _table(frames, "by_step_block", "operator_norm")
-    if table.empty or norms.empty:
+    table = columns(frames, "by_step_block_end_rank", "eigenvalues", "end", "rank")
+    lowest = most_negative(frames)
+    if table.empty or lowest is None:
         return None
-    table = table[table["rank"] == 0]
-    highest = long(table[table["end"] == "highest"], "block", "eigenvalues")
-    lowest = table[table["end"] == "lowest"].merge(norms[["run", "step", "block", "operator_norm"]])
-    lowest = lowest[is_negative(lowest["eigenvalues"], lowest["operator_norm"])]
-    depth = long(lowest.assign(depth=-lowest["eigenvalues"]), "block", "depth")
-    bound = _table(frames, "by_step", "saddle_bound")
+    highest = long(table[(table["rank"] == 0) & (table["end"] == "highest")], "block", "eigenvalues")
+    depth = long(lowest, "block", "depth")
+    bound = columns(frames, "by_step", "saddle_bound")
     if len(bound) and CLAIM in set(depth["block"]):
         depth = pd.concat([depth, long(bound, "block", "saddle_bound").assign(block=f"bound of {CLAIM}")])
     drawn = over_steps(
         frames,
         [
             Panel("lambda_max", "λ_max", highest, "log"),
-            Panel("-lambda_min", "−λ_min, where negative", depth, "log"),
+            Panel("-lambda_min", DEPTH, depth, "log"),
         ],
         "block",
     )
@@ -60,15 +60,34 @@ def extreme_eigenvalues(frames: Frames) -> Drawn | None:
         return None
     title = "No block has negative curvature"
     if len(lowest):
-        most = lowest.groupby("block")["eigenvalues"].min().sort_values()
-        names = [name for name in claimed(most.index) if "," in name][:2] or list(most.index[:1])
-        title = f"Most negative eigenvalue: {', '.join(f'{digits(most[name])} ({name})' for name in names)}"
+        most = lowest.groupby(["block", "run"])["eigenvalues"].min()
+        title = "λ_min falls to " + " and ".join(
+            f"{spread(most[name].to_list())} in {name}" for name in joint_first(lowest)
+        )
     return Drawn(title, *drawn)
+
+
+def most_negative(frames: Frames) -> pd.DataFrame | None:
+    """The smallest eigenvalue of each block and step where it is negative, and minus it as `depth`."""
+    table = columns(frames, "by_step_block_end_rank", "eigenvalues", "end", "rank")
+    norms = columns(frames, "by_step_block", "operator_norm")
+    if table.empty or norms.empty:
+        return None
+    lowest = table[(table["rank"] == 0) & (table["end"] == "lowest")]
+    lowest = lowest.merge(norms[["run", "step", "block", "operator_norm"]])
+    lowest = lowest[is_negative(lowest["eigenvalues"], lowest["operator_norm"])]
+    return lowest.assign(depth=-lowest["eigenvalues"])
+
+
+def joint_first(lowest: pd.DataFrame) -> list[str]:
+    """Two joint blocks, those of the claims or the most negative ones; the most negative block if none is joint."""
+    order = lowest.groupby("block")["eigenvalues"].min().sort_values().index
+    return [name for name in claimed(order) if "," in name][:2] or list(order[:1])
 
 
 def saddle_index(frames: Frames) -> Drawn | None:
     """The saddle index of every block over steps between its bounds, beside the gradient norm."""
-    table = _table(frames, "by_step_block", "inertia_lower", "inertia_upper", "grad_norm")
+    table = columns(frames, "by_step_block", "inertia_lower", "inertia_upper", "grad_norm")
     panels = [
         Panel("saddle index", "negative eigenvalues", long(table, "block", "inertia_lower", "inertia_upper"), "symlog"),
         Panel("gradient norm", "gradient norm of the block", long(table, "block", "grad_norm"), "log"),
@@ -84,14 +103,14 @@ def saddle_index(frames: Frames) -> Drawn | None:
     counts = []
     for name in names:
         rows = last[last["block"] == name]
-        counts.append(f"{count(rows['inertia_lower'].to_list(), rows['inertia_upper'].to_list())} ({name})")
-    return Drawn(f"Negative eigenvalues at the last step: {', '.join(counts)}", *drawn)
+        counts.append(f"{count(rows['inertia_lower'].to_list(), rows['inertia_upper'].to_list())} in {name}")
+    return Drawn(f"Negative eigenvalues at the last step: {' and '.join(counts)}", *drawn)
 
 
 def coupling_ratios(frames: Frames) -> Drawn | None:
     """The largest coupling ratio of each pair over steps, those above 1, and the excess index."""
-    ratios = _table(frames, "by_step_pair_rank", "coupling_ratios", "rank")
-    pairs = _table(frames, "by_step_pair", "coupling_index")
+    ratios = columns(frames, "by_step_pair_rank", "coupling_ratios", "rank")
+    pairs = columns(frames, "by_step_pair", "coupling_index")
     largest = long(ratios[ratios["rank"] == 0] if len(ratios) else ratios, "pair", "coupling_ratios")
     panels = [
         Panel("kappa_1", "largest coupling ratio κ₁", largest, "log", line=1),
@@ -103,9 +122,10 @@ def coupling_ratios(frames: Frames) -> Drawn | None:
     drawn = over_steps(frames, panels, "pair")
     if drawn is None or largest.empty:
         return None
-    most = largest.groupby("pair")["value"].max()
-    summary = ", ".join(f"{digits(most[name])} ({name})" for name in claimed(most.index)[:2])
-    return Drawn(f"Largest coupling ratio: {summary}; each above 1 is a negative eigenvalue", *drawn)
+    most = largest.groupby(["pair", "run"])["value"].max()
+    names = claimed(most.groupby("pair").max().sort_values(ascending=False).index)[:2]
+    summary = " and ".join(f"{spread(most[name].to_list())} in {name}" for name in names)
+    return Drawn(f"Coupling ratios reach {summary}; each above 1 is a negative eigenvalue", *drawn)
 
 
 def sharpness(frames: Frames) -> Drawn | None:
@@ -124,15 +144,15 @@ def sharpness(frames: Frames) -> Drawn | None:
     drawn = over_steps(
         frames, [Panel("sharpness / limit", "sharpness / stable limit", data, "log", line=1)], "optimiser"
     )
-    most = parts[0].loc[parts[0]["value"].idxmax()]
-    title = f"Sharpness for {OPTIMISER[known[0]]} is at most {digits(most['value'])} times the stable limit"
-    title += f" of {STABLE[known[0]]:.0f}"
+    last = parts[0].sort_values("step").groupby("run")["value"].last()
+    title = f"At the last step, the sharpness for {OPTIMISER[known[0]]} is {spread(last.to_list())} times"
+    title += f" the stable limit of {STABLE[known[0]]:.0f}"
     return drawn and Drawn(title, *drawn)
 
 
 def tracking(frames: Frames) -> Drawn | None:
     """How far the eigenspaces at both ends turn between analysed steps."""
-    table = _table(frames, "by_step_block_end", "subspace_overlap", "end")
+    table = columns(frames, "by_step_block_end", "subspace_overlap", "end")
     panels = [
         Panel(
             f"overlap of the {end}",
@@ -146,17 +166,17 @@ def tracking(frames: Frames) -> Drawn | None:
     drawn = over_steps(frames, panels, "block")
     if drawn is None:
         return None
-    overlap = table.groupby("end")["subspace_overlap"].median()
+    top, bottom = (
+        spread(table.loc[table["end"] == end, "subspace_overlap"].to_list(), "%") for end in ("highest", "lowest")
+    )
     return Drawn(
-        f"Neighbouring analysed steps share {overlap['highest']:.0%} of the top eigenspace and "
-        f"{overlap['lowest']:.0%} of the bottom one".replace("%", " %"),
-        *drawn,
+        f"Neighbouring analysed steps share {top} of the top eigenspace and {bottom} of the bottom one", *drawn
     )
 
 
 def spectra(frames: Frames) -> Drawn | None:
     """All eigenvalues of the dense blocks of the first run at a few steps, as cumulative distributions."""
-    table = _table(_first_run(frames, "spectrum_by_step_block_row"), "spectrum_by_step_block_row", "eigenvalue")
+    table = columns(_first_run(frames, "spectrum_by_step_block_row"), "spectrum_by_step_block_row", "eigenvalue")
     table = table[np.isfinite(table["eigenvalue"].astype(float))] if len(table) else table
     if table.empty or not (table["eigenvalue"] != 0).any():
         return None
@@ -174,19 +194,21 @@ def spectra(frames: Frames) -> Drawn | None:
     powers = 10.0 ** np.arange(np.ceil(np.log10(linear)) + 1, 5, 2)
     ticks = [*-powers[::-1], 0, *powers]
     data["at"] = [f"step {step:,}" for step in data["step"]]
-    shades = dict(zip([f"step {step:,}" for step in steps], sns.color_palette("viridis", len(steps)), strict=True))
+    names = [f"step {step:,}" for step in steps]
+    colours = dict(zip(names, shades()((np.arange(len(steps)) + 0.5) / len(steps)), strict=True))
     for axis, block in zip(axes, blocks, strict=True):
         sns.lineplot(
             data[data["block"] == block],
             x="eigenvalue",
             y="share_below",
             hue="at",
-            palette=shades,
+            palette=colours,
             estimator=None,
             sort=False,
+            legend="auto" if len(steps) > 1 else False,
             ax=axis,
         )
-        axis.axvline(0, color="0.6", linewidth=0.8, zorder=0)
+        axis.axvline(0, color=GREY, linewidth=0.8, zorder=0)
         axis.set_xscale("symlog", linthresh=linear)
         axis.set(title=f"block {label(block)}", xlabel="eigenvalue", ylabel="share below")
         low, high = axis.dataLim.intervalx
@@ -198,7 +220,7 @@ def spectra(frames: Frames) -> Drawn | None:
     low = data[data["step"] == steps[-1]].groupby("block")["eigenvalue"].agg(["min", "max"])
     block = low["min"].idxmin()
     ends = [digits(low[end][block]) for end in ("min", "max")]
-    title = f"At step {steps[-1]:,} the eigenvalues of {block} lie between {ends[0]} and {ends[1]}"
+    title = f"At step {steps[-1]:,} the eigenvalues of block {block} lie between {ends[0]} and {ends[1]}"
     return Drawn(title, figure, data.drop(columns="at"))
 
 
@@ -224,14 +246,15 @@ def densities(frames: Frames) -> Drawn | None:
         x="eigenvalue",
         y="density",
         hue="block",
-        palette={label(name): colour for name, colour in coloured(frames, "block", blocks).items()},
+        palette={label(name): colour for name, colour in looks(frames, blocks)[0].items()},
         estimator=None,
         ax=left,
     )
     scaled(left, "log")
     left.set(ylim=(_DECADES * peak, 3 * peak), xlim=(min(seen.min(), 0), seen.max()), ylabel="spectral density")
-    distances = _table(frames, "by_step_block_other_block", "jensen_shannon", "other_block")
+    distances = columns(frames, "by_step_block_other_block", "jensen_shannon", "other_block")
     distances = distances[distances["step"] == step] if len(distances) else distances
+    left.xaxis.set_major_formatter(Plain())
     title = f"The density of the eigenvalues at step {step:,}"
     if len(blocks) > 1 and len(distances):
         square = distances.pivot(index="block", columns="other_block", values="jensen_shannon").reindex(
@@ -245,11 +268,15 @@ def densities(frames: Frames) -> Drawn | None:
             annot=len(blocks) <= 8,
             fmt=".2f",
             square=True,
+            xticklabels=True,
+            yticklabels=True,
             ax=right,
             cbar_kws={"label": "Jensen–Shannon distance"},
         )
         right.set(xlabel="", ylabel="")
-        right.tick_params(axis="x", labelrotation=45)
+        right.tick_params(labelsize="medium" if len(blocks) <= 8 else "x-small")
+        right.tick_params(axis="x", labelrotation=0 if max(map(len, blocks)) < 4 else 90)
+        right.tick_params(axis="y", labelrotation=0)
         pairs = square.where(np.triu(np.ones(square.shape), 1) > 0).stack()
         first, second = pairs.idxmax()
         title = (
@@ -268,14 +295,13 @@ def ratios(frames: Frames) -> Drawn | None:
         "curvature_ratio": f"λ_max({second}) / λ_max({first})",
         "gradient_ratio": f"gradient norms, {second} / {first}",
     }
-    columns = [column for name in names for column in (name, f"{name}_predicted")]
-    table = _table(frames, "by_step", *columns)
+    table = columns(frames, "by_step", *names, *(f"{name}_predicted" for name in names))
     points = {name: table[(table[[name, f"{name}_predicted"]] > 0).all(axis=1)] for name in names} if len(table) else {}
     points = {name: known for name, known in points.items() if known[f"{name}_predicted"].nunique() > 2}
     if not points:
         return None
     figure, axes = subplots(len(points), height=3.2)
-    slopes = []
+    shares = []
     several = table["setting"].nunique() > 1
     for axis, (name, known) in zip(axes, points.items(), strict=True):
         predicted, measured = known[f"{name}_predicted"], known[name]
@@ -284,32 +310,32 @@ def ratios(frames: Frames) -> Drawn | None:
             y=measured,
             hue=known["setting"].map(label) if several else known["step"].clip(lower=1),
             hue_norm=None if several else LogNorm(),
-            palette=palette(known["setting"].map(label)) if several else "viridis",
+            palette=looks(frames, known["setting"].map(label))[0] if several else shades(),
             ax=axis,
             legend="brief",
         )
         slope, factor = np.polyfit(np.log(predicted), np.log(measured), 1)
         ends = np.array([predicted.min(), predicted.max()])
-        axis.plot(ends, ends, color="0.5", linestyle="--", linewidth=1, label="prediction")
-        axis.plot(ends, np.exp(factor) * ends**slope, color="0.2", linewidth=1, label="fit")
+        axis.plot(ends, ends, color=GREY, linestyle="--", linewidth=1, label="prediction")
+        axis.plot(ends, np.exp(factor) * ends**slope, color=INK, linewidth=1, label="fit")
         axis.set(xscale="log", xlabel="prediction", ylabel=names[name], title=f"slope {digits(slope, '.2f')}")
         scaled(axis, "log")
         readable(axis.xaxis)
-        slopes.append(f"{name.replace('_', ' ')} {digits(slope, '.2f')}")
+        shares.append(f"{name.replace('_', ' ')} {spread((measured / predicted).to_list(), '.2g')}")
     legend(figure, axes, "" if several else "step")
     return Drawn(
-        f"Slopes against predictions, where 1 is predicted: {', '.join(slopes)}",
+        f"Measured over predicted for two linear factors: {', '.join(shares)}",
         figure,
-        table[["run", "setting", "step", *columns]],
+        table[["run", "setting", "step", *names, *(f"{name}_predicted" for name in names)]],
     )
 
 
-def _table(frames: Frames, name: str, *columns: str) -> pd.DataFrame:
+def columns(frames: Frames, name: str, *names: str) -> pd.DataFrame:
     """A table; empty, with the columns of figures, where it or one of these is missing."""
     table = frames.get(name, pd.DataFrame())
-    if set(columns) <= set(table):
+    if set(names) <= set(table):
         return table
-    return pd.DataFrame(columns=["run", "setting", "seed", "step", "block", "pair", *columns])
+    return pd.DataFrame(columns=["run", "setting", "seed", "step", "block", "pair", *names])
 
 
 def _first_run(frames: Frames, name: str) -> Frames:

@@ -14,13 +14,14 @@ from landscape.report.figures.panels import (
     legend,
     lines,
     long,
+    looks,
     over_steps,
     scaled,
     step_axis,
     subplots,
 )
 from landscape.report.sources import Frames
-from landscape.report.style import markers, palette
+from landscape.report.style import GREY, shades
 from landscape.report.words import percent, spread
 
 _CHANCE = "chance, p = 1 %"
@@ -45,15 +46,16 @@ def fourier_shares(frames: Frames) -> Drawn | None:
         vmin=0,
         rasterized=True,
         ax=left,
+        xticklabels=max(1, len(kept) // 6),
         cbar_kws={"label": "share of the variance", "format": PERCENT},
     )
     left.invert_yaxis()
-    left.tick_params(axis="y", labelrotation=0)
+    left.tick_params(axis="both", labelrotation=0)
     left.set(xlabel="training step", ylabel="frequency")
     top = long(summary, "share", "top_frequency_share").assign(share="largest frequency")
     chance = long(summary, "share", "top_frequency_share_null").assign(share=_CHANCE)
     both = pd.concat([top, chance])
-    lines(right, both, "share", palette(["largest frequency", _CHANCE]), markers(["largest frequency", _CHANCE]))
+    lines(right, both, "share", *looks(frames, ["largest frequency", _CHANCE]))
     right.set(ylabel="share of the variance")
     scaled(right, "share")
     right.set_ylim(bottom=0)
@@ -71,7 +73,7 @@ def fourier_shares(frames: Frames) -> Drawn | None:
         number, share = used.size().to_list(), used["fourier_share"].sum()
         are = "is" if number == [1] else "are"
         title = f"{spread(number, '.0f')} frequencies {are} in use at the last step"
-        title += f", with {percent(share.median())} of the variance"
+        title += f", with {spread(share.to_list(), '%')} of the variance"
     else:
         title = "No frequency has more of the variance than chance gives at the last step"
     return Drawn(
@@ -112,11 +114,11 @@ def embedding_circles(frames: Frames) -> Drawn | None:
         axis.plot(
             [*around["x"], around["x"].iloc[0]],
             [*around["y"], around["y"].iloc[0]],
-            color="0.7",
+            color=GREY,
             linewidth=0.7,
             zorder=0,
         )
-        sns.scatterplot(data, x="x", y="y", hue="number", palette="viridis", s=18, linewidth=0, ax=axis, legend="brief")
+        sns.scatterplot(data, x="x", y="y", hue="number", palette=shades(), s=18, linewidth=0, ax=axis, legend="brief")
         fit = fits[fits["frequency"] == frequency].iloc[0]
         axis.set(aspect="equal", xticks=[], yticks=[], xlabel="", ylabel="")
         axis.set_title(

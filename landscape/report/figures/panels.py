@@ -14,12 +14,12 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, LogFormatter
+from matplotlib.ticker import FuncFormatter, LogFormatter, ScalarFormatter
 
 from landscape.files.runs import GROKKED, MEMORISED
 from landscape.report.numbers import claimed
 from landscape.report.sources import Frames
-from landscape.report.style import HEIGHT, WIDTH, markers, palette
+from landscape.report.style import GREY, HEIGHT, NARROW, SPLITS, WIDTH, markers, palette
 from landscape.report.words import median_step
 from landscape.text import literal, printable
 
@@ -87,14 +87,14 @@ def over_steps(frames: Frames, panels: Sequence[Panel], by: str) -> tuple[Figure
         panels = [dataclasses.replace(panel, data=panel.data[panel.data[by] == name]) for panel, name in each]
         panels, titles = panels[: 2 * _ROW], titles[: 2 * _ROW]
     names = list(dict.fromkeys(str(name) for panel in panels for name in panel.data[hue]))
-    colours, shapes = coloured(frames, hue, names), markers(names)
+    colours, shapes = looks(frames, names)
     figure, axes = subplots(len(panels))
     for axis, panel, title in zip(axes, panels, titles, strict=True):
         lines(axis, panel.data, hue, colours, shapes)
         axis.set(ylabel=panel.label, title=label(title))
         scaled(axis, panel.scale)
         if panel.line is not None:
-            axis.axhline(panel.line, color="0.5", linewidth=0.9, linestyle="--", zorder=0)
+            axis.axhline(panel.line, color=GREY, linewidth=0.9, linestyle="--", zorder=0)
         step_axis(axis, panel.data["step"].max())
         if hue == by:
             events(axis, frames)
@@ -146,17 +146,21 @@ def label(name: object) -> str:
     return literal(printable(name))
 
 
-def coloured(frames: Frames, by: str, names: Iterable[str]) -> dict[str, Any]:
-    """A colour for each name: a block has the same in every figure of a report, whichever others are in it."""
-    blocks = frames["by_step_block"]["block"].unique() if by in ("block", "pair") and "by_step_block" in frames else ()
-    return palette([*map(str, blocks), *names])
+def looks(frames: Frames, names: Iterable[str]) -> tuple[dict[str, Any], dict[str, str]]:
+    """A colour and a marker for each name; a block and a split have the same in all figures of a report."""
+    names = list(names)
+    blocks = [] if "by_step_block" not in frames else [*map(str, frames["by_step_block"]["block"].unique())]
+    listed = [*SPLITS, *(blocks if set(blocks) & set(names) else ()), *names]
+    return palette(listed), markers(listed)
 
 
 def subplots(count: int, height: float = HEIGHT, columns: int = _ROW) -> tuple[Figure, list[Axes]]:
-    """An empty figure of the standard width, with panels in rows."""
-    columns = min(count, columns)
+    """An empty figure with panels in rows."""
+    columns = 2 if count == 4 and columns == _ROW else min(count, columns)
     rows = math.ceil(count / columns)
-    figure = Figure(figsize=(WIDTH, height * rows), layout="constrained")
+    # A pixel is then a point, the unit of SVG.
+    width = WIDTH if columns > 1 else NARROW
+    figure = Figure(figsize=(width, height * rows), dpi=72, layout="constrained")
     axes = list(figure.subplots(rows, columns, squeeze=False).flat)
     for axis in axes[count:]:
         axis.set_axis_off()
@@ -178,6 +182,8 @@ def scaled(axis: Axes, scale: Scale) -> None:
     if scale == "share":
         axis.set_ylim(min(-0.03, 1.05 * low), 1.03 if high > 0.5 else 1.1 * high)
         axis.yaxis.set_major_formatter(PERCENT)
+    elif scale == "linear":
+        axis.yaxis.set_major_formatter(Plain())
     elif scale == "log":
         axis.set_yscale("log")
         readable(axis.yaxis)
@@ -191,6 +197,17 @@ PERCENT = FuncFormatter(lambda x, _: f"{100 * x:g} %".replace("-", "−"))
 """Shares as 40 %."""
 
 
+class Plain(ScalarFormatter):
+    """Ticks of a linear axis as 0.20 and 1,000."""
+
+    def __init__(self) -> None:
+        super().__init__(useOffset=False)
+        self.set_powerlimits((-4, 7))
+
+    def __call__(self, x: float, pos: int | None = None) -> str:
+        return _thousands(x) if abs(x) >= 1000 else str(super().__call__(x, pos))
+
+
 def readable(axis: Axis) -> None:
     """Ticks of a logarithmic axis as 0.02 instead of 2×10⁻²."""
     axis.set_major_formatter(_Readable())
@@ -199,8 +216,8 @@ def readable(axis: Axis) -> None:
 
 def readable_number(x: float) -> str:
     """A number as 0.02; a power of ten where that would be long."""
-    if x == 0 or 1e-3 <= abs(x) < 1e5:
-        return f"{x:,g}".replace("-", "−") if abs(x) < 1000 else _thousands(x)
+    if x == 0 or 1e-4 <= abs(x) < 1e6:
+        return f"{x:,g}".replace("-", "−")
     power = math.floor(math.log10(abs(x)) + 1e-9)
     factor = x / 10**power
     shown = {1: "", -1: "−"}.get(round(factor, 6), f"{factor:g}×".replace("-", "−"))
@@ -226,7 +243,7 @@ def events(axis: Axes, frames: Frames) -> None:
     for event, (label, dashes) in EVENTS.items():
         steps = [None if pd.isna(step) else int(step) for step in frames["runs"][event]]
         if math.isfinite(step := median_step(steps)):
-            axis.axvline(step, color="0.5", linewidth=1.1, linestyle=dashes, zorder=0, label=label)
+            axis.axvline(step, color=GREY, linewidth=1.1, linestyle=dashes, zorder=0, label=label)
 
 
 def legend(figure: Figure, axes: Iterable[Axes], title: str = "") -> None:
@@ -244,6 +261,6 @@ def legend(figure: Figure, axes: Iterable[Axes], title: str = "") -> None:
     last = [label for label, _ in EVENTS.values()]
     handles = dict(sorted(handles.items(), key=lambda entry: entry[0] in last))
     widest = max(map(len, handles))
-    columns = max(1, min(len(handles), 6, 100 // (6 + widest)))
+    columns = max(1, min(len(handles), 6, int(100 * figure.get_figwidth() / WIDTH) // (6 + widest)))
     figure.set_figheight(figure.get_figheight() + 0.2 * (math.ceil(len(handles) / columns) + bool(title)))
     figure.legend(handles.values(), handles, loc="outside lower center", ncols=columns, title=title, handletextpad=0.5)

@@ -18,6 +18,7 @@ from landscape.report.figures.panels import (
     lines,
     long,
     over_steps,
+    readable,
     scaled,
     step_axis,
     subplots,
@@ -25,7 +26,7 @@ from landscape.report.figures.panels import (
 from landscape.report.numbers import RATES, is_accuracy
 from landscape.report.sources import Frames
 from landscape.report.style import markers, palette
-from landscape.report.words import digits, median_step, spread, step_text
+from landscape.report.words import median_step, median_step_text, spread, step_text
 
 _MOST = 6
 """Recorded metrics that are drawn."""
@@ -34,12 +35,7 @@ _THIRDS = ("rare tokens", "middle third", "frequent tokens")
 
 def training_curves(frames: Frames) -> Drawn | None:
     """Accuracies and losses over steps."""
-    metrics = frames.get("metrics", pd.DataFrame())
-    accuracies = [str(name) for name in metrics if is_accuracy(str(name))]
-    losses = [str(name) for name in metrics if "loss" in str(name).lower()]
-    of_accuracy, of_loss = _by_split(metrics, accuracies), _by_split(metrics, losses)
-    if len(of_accuracy) and of_accuracy["value"].max() > 1:
-        of_accuracy["value"] /= 100
+    of_accuracy, of_loss = accuracies(frames), losses(frames)
     is_ours = not frames["runs"]["is_recorded"].any()
     scale = "log" if len(of_loss) and (of_loss["value"] > 0).all() else "linear"
     drawn = over_steps(
@@ -50,7 +46,22 @@ def training_curves(frames: Frames) -> Drawn | None:
         ],
         "split",
     )
-    return drawn and Drawn(_trained(frames["runs"], of_accuracy, of_loss), *drawn)
+    return drawn and Drawn(trained(frames), *drawn)
+
+
+def accuracies(frames: Frames) -> pd.DataFrame:
+    """All accuracies as shares, a row each, by split."""
+    metrics = frames.get("metrics", pd.DataFrame())
+    shares = _by_split(metrics, [str(name) for name in metrics if is_accuracy(str(name))])
+    if len(shares) and shares["value"].max() > 1:
+        shares["value"] /= 100
+    return shares
+
+
+def losses(frames: Frames) -> pd.DataFrame:
+    """All losses, a row each, by split."""
+    metrics = frames.get("metrics", pd.DataFrame())
+    return _by_split(metrics, [str(name) for name in metrics if "loss" in str(name).lower()])
 
 
 def _by_split(metrics: pd.DataFrame, names: list[str]) -> pd.DataFrame:
@@ -63,22 +74,31 @@ def _split(name: str) -> str:
     return re.sub(r"[_/ ]?(accuracy|acc|loss)$", "", name, flags=re.IGNORECASE) or name
 
 
-def _trained(runs: pd.DataFrame, accuracy: pd.DataFrame, loss: pd.DataFrame) -> str:
+def trained(frames: Frames) -> str:
     """When the runs memorised and grokked, or what was recorded last."""
-    trained = runs[~runs["is_recorded"]]
-    if trained.empty:
-        data, what = (accuracy, "accuracy") if len(accuracy) else (loss, "loss")
-        last = data.sort_values("step").groupby("split")["value"].last()
-        return f"Last recorded {what}: {', '.join(f'{name} {digits(value)}' for name, value in last.items())}"
-    parts = []
-    for event, verb in (("memorised", "memorised"), ("grokked", "grokked")):
-        steps = [None if pd.isna(step) else int(step) for step in trained[event]]
-        middle = median_step(steps)
-        if len(steps) == 1:
-            parts.append(f"{verb} at step {step_text(middle)}" if math.isfinite(middle) else f"never {verb}")
-        else:
-            median = f" (median step {step_text(middle)})" if math.isfinite(middle) else ""
-            parts.append(f"{len(steps) - steps.count(None)} of {len(steps)} runs {verb}{median}")
+    runs = frames["runs"][~frames["runs"]["is_recorded"]]
+    if runs.empty:
+        of_accuracy = accuracies(frames)
+        data, what = (of_accuracy, "accuracy") if len(of_accuracy) else (losses(frames), "loss")
+        last = data.sort_values("step").groupby(["split", "run"], sort=False)["value"].last()
+        form = "%" if len(of_accuracy) else ".3g"
+        parts = [f"{spread(last[name].to_list(), form)} ({name})" for name in data["split"].unique()]
+        return f"Last recorded {what}: {', '.join(parts)}"
+    if len(runs) == 1:
+        (memorised,), (grokked,) = (runs[event] for event in ("memorised", "grokked"))
+        last_step = step_text(frames["metrics"]["step"].max())
+        if pd.isna(memorised) and pd.isna(grokked):
+            return f"Neither memorised nor grokked by step {last_step}"
+        parts = [
+            f"{verb} at step {step_text(step)}" if pd.notna(step) else f"not {verb} by step {last_step}"
+            for verb, step in (("memorised", memorised), ("grokked", grokked))
+        ]
+    else:
+        parts = []
+        for event in ("memorised", "grokked"):
+            steps = [None if pd.isna(step) else int(step) for step in runs[event]]
+            median = f" at median step {median_step_text(steps)}" if math.isfinite(median_step(steps)) else ""
+            parts.append(f"{len(steps) - steps.count(None)} of {len(steps)} runs {event}{median}")
     sentence = "; ".join(parts)
     return f"{sentence[:1].upper()}{sentence[1:]}"
 
@@ -111,14 +131,12 @@ def prop41_ratio(frames: Frames) -> Drawn | None:
     used = metrics[RATES[0]] / metrics[RATES[1]].replace(0, np.nan)
     asked = long(metrics, "ratio", "prop41_ratio").assign(ratio="Proposition 4.1")
     in_use = long(metrics.assign(used=used), "ratio", "used").assign(ratio="in use")
-    factors = [
-        long(metrics, "ratio", name).assign(ratio=f"σ_max({of})") for name, of in zip(norms, BALANCED, strict=True)
-    ]
+    factors = [long(metrics, "ratio", name).assign(ratio=of) for name, of in zip(norms, BALANCED, strict=True)]
     drawn = over_steps(
         frames,
         [
             Panel("ratio of learning rates", RATE_RATIO, pd.concat([asked, in_use])),
-            Panel("largest singular value", "largest singular value", pd.concat(factors)),
+            Panel("largest singular value", "largest singular value σ_max", pd.concat(factors)),
         ],
         "ratio",
     )
@@ -152,9 +170,11 @@ def embedding_norms(frames: Frames) -> Drawn | None:
     )
     left.set(ylabel="mean norm of an embedding")
     right.set(xlabel="training samples that hold the token", ylabel="norm at the last step")
-    if last["samples"].max() > 50 * max(last["samples"].min(), 1):
+    if last["samples"].max() > 10 * last["samples"].min():
         right.set_xscale("log")
-    scaled(left, "linear")
+        readable(right.xaxis)
+    for axis in (left, right):
+        scaled(axis, "linear")
     legend(figure, [left, right])
     ratio = (
         last[last["third"] == _THIRDS[2]].groupby("run")["value"].mean()
