@@ -72,7 +72,7 @@ studies: $(INSTALLED)
 studies-exploratory: $(INSTALLED)
 	$(call exploratory,quick)
 	test -f checkpoints/gromov.h5 || $(BIN)/python studies/gromov.py checkpoints/gromov.h5
-	$(BIN)/landscape hessian checkpoints/gromov.h5 --problem studies/gromov.py:problem
+	$(BIN)/landscape hessian checkpoints/gromov.h5 --problem studies/gromov.py:problem --certify --k 10 --blocks inputs output all
 	$(BIN)/python analyses/collect_gromov.py checkpoints/gromov.h5
 	$(call exploratory,mid)
 

@@ -30,6 +30,9 @@ MEASURED = ("landscape", "benchmarks/*.py")
 """Files that the times depend on."""
 LIBRARIES = ("matplotlib", "PyHessian", "curvlinops-for-pytorch", "hessian-eigenthings", "scipy")
 Numbers = dict[str, Any]
+PLAIN = "plain torch"
+TOOLS = ("landscape", "PyHessian", "curvlinops", "hessian-eigenthings", PLAIN)
+"""What is compared."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,15 +45,11 @@ class Part:
 
 
 @dataclasses.dataclass(frozen=True)
-class Line:
-    """One line of the page: row of targets, what was compared, target and finding in words, met or not (None: –)."""
+class Row:
+    """One row of the page: what was measured, and what it took by tool."""
 
-    row: str
     what: str
-    target: str
-    result: str
-    met: bool | None
-    part: str
+    by: Mapping[str, str]
 
 
 def alternate(works: Mapping[str, Callable[[], Any]], rounds: int, calls: int = 1) -> dict[str, dict[str, Any]]:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from benchmarks import commands, dense, eigenvalues, index, products, training
-from benchmarks.harness import RESULTS, ROOT, Line, load
+from benchmarks import answer, commands, dense, eigenvalues, index, products, training
+from benchmarks.harness import RESULTS, ROOT, TOOLS, load
 
 DOCS = ROOT / "docs"
 SCRIPTS: dict[str, ModuleType] = {
     "commands": commands,
+    "answer": answer,
     "products": products,
     "dense": dense,
     "index": index,
@@ -22,63 +23,52 @@ SCRIPTS: dict[str, ModuleType] = {
     "training": training,
 }
 GPU = "gpu"
-"""Results of benchmarks/gpu.py: {"environments": {key: one environment}, "lines": [fields of Line]}."""
+"""Results of benchmarks/gpu.py: {"environments": {key: one environment}, "lines": [{"what": , "result": }]}."""
 BUSY = 0.05
 """Share of the machine's time that other programs may take during a part on a quiet machine."""
-MARKS = {True: "✓ met", False: "✗ not met", None: "–"}
 VERSIONS = (
     "python_version", "torch_version", "numpy_version", "scipy", "PyHessian", "curvlinops-for-pytorch",
     "hessian-eigenthings",
 )  # fmt: skip
+COMPARED = ("answer", "products", "dense", "index", "eigenvalues", "training")
+"""What is compared with other tools, in the order of the page."""
 
 
 def write(docs: Path, results: Path = RESULTS) -> None:
     """Write performance.md into a folder."""
     files = {name: load(name, results) for name in (*SCRIPTS, GPU)}
-    places = list(dict.fromkeys(key for one in files.values() for key in one["environments"]))
-    tables = {"waits": [WAITS], "compared": [COMPARED]}
-    for name, script in SCRIPTS.items():
-        parts = {p.name: files[name]["parts"][p.name] for p in script.parts() if p.name in files[name]["parts"]}
-        for line in sorted(script.lines(parts), key=lambda line: line.row):
-            at = 1 + places.index(parts[line.part]["environment"])
-            busy = ", busy" * (parts[line.part].get("elsewhere", 0) > BUSY and line.part not in ("test", "ci"))
-            tables["waits" if line.row == "waits" else "compared"].append(_row(line, f"{at}{busy}"))
-    for fields in files[GPU].get("lines", []):
-        at = 1 + places.index(next(iter(files[GPU]["environments"])))
-        tables["compared"].append(_row(Line(**fields), str(at)))
+    parts = {name: files[name]["parts"] for name in SCRIPTS}
+    costs, waits = commands.costs(parts["commands"]), commands.waits(parts["commands"])
+    asked = [f"`{options}`" if options else "by default" for options in commands.ASKED]
+    compared = (row for name in COMPARED for row in SCRIPTS[name].rows(parts[name]))
+    on_gpu = [[line["what"], line["result"]] for line in files[GPU].get("lines", [])]
+    busy = [part for each in parts.values() for part, numbers in each.items() if numbers["elsewhere"] > BUSY]
     template = (Path(__file__).parent / "performance.md").read_text(encoding="utf-8")
-    gpu = (
-        ""
-        if files[GPU].get("lines")
-        else "**No row was run on a GPU:** `python benchmarks/gpu.py` measures some there."
-    )
     text = template.format(
-        waits="\n".join(tables["waits"]),
-        compared="\n".join(tables["compared"]),
-        gpu=gpu,
-        busy=f"{BUSY:.0%}",
-        runs=_environments(files, places),
+        costs=_table(["network", "parameters", *asked], costs),
+        waits=_table(["command", "takes"], waits),
+        factorisation=f"{parts['commands'].get('machine', {}).get('cpu', float('nan')):.2g}",
+        compared=_table(["", *TOOLS], ([row.what, *(row.by.get(tool, "") for tool in TOOLS)] for row in compared)),
+        gpu=_table(["on a GPU", "result"], on_gpu) if on_gpu else "Nothing was measured on a GPU.",
+        busy=f" Other programs took more than {BUSY:.0%} of the machine during: {', '.join(busy)}." if busy else "",
+        runs=_table(["measured", "code", "machine", "versions"], _environments(files)),
     )
     (docs / "performance.md").write_text(text, encoding="utf-8")
 
 
-WAITS = "| what a user waits for | target | measured | | run |\n|---|---|---|---|---|"
-COMPARED = "| what is compared | target | measured | | run |\n|---|---|---|---|---|"
+def _table(head: list[str], rows: Iterable[list[str]]) -> str:
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *rows))
 
 
-def _row(line: Line, at: str) -> str:
-    return f"| {line.what} | {line.target} | {line.result} | {MARKS[line.met]} | {at} |"
-
-
-def _environments(files: Mapping[str, Any], places: list[str]) -> str:
-    """One line per machine and code."""
-    lines = ["| run | code | machine | versions |", "|---|---|---|---|"]
-    for number, key in enumerate(places, start=1):
-        e = next(f["environments"][key] for f in files.values() if key in f["environments"])
+def _environments(files: Mapping[str, Any]) -> Iterator[list[str]]:
+    """A row for each code on each machine."""
+    keys = dict.fromkeys(key for each in files.values() for key in each["environments"])
+    for key in keys:
+        names = [name for name, each in files.items() if key in each["environments"]]
+        e = files[names[0]]["environments"][key]
         dirty = " with changes" if e.get("git_dirty") else ""
         versions = ", ".join(f"{k.removesuffix('_version')} {e[k]}" for k in VERSIONS if k in e)
-        lines.append(f"| {number} | {e['git_commit'][:10]}{dirty} | {e['machine']} | {versions} |")
-    return "\n".join(lines)
+        yield [", ".join(names), f"{e['git_commit'][:10]}{dirty}", e["machine"], versions]
 
 
 def main() -> int:

@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from benchmarks.harness import Line, Numbers, Part, every_core, main, timed
+from benchmarks.harness import PLAIN, Numbers, Part, Row, every_core, main, timed
 from landscape import train
 from landscape.config import TrainConfig, preset
 from landscape.models.tasks import TRAIN, make_data
@@ -92,21 +92,19 @@ def parts() -> list[Part]:
     ]
 
 
-def lines(results: Mapping[str, Numbers]) -> Iterator[Line]:
-    """Steps per second beside the plain loop, and the ensemble."""
+def rows(results: Mapping[str, Numbers]) -> Iterator[Row]:
+    """A row a network and number of threads, and one of many runs."""
     for part, numbers in results.items():
         if part == "ensemble":
-            together, apiece = (numbers["seconds"][how] for how in ("ensemble", "a_core_each"))
-            result = f"{apiece / together:.1f}× ({together:.0f} s against {apiece:.0f} s)"
-            what = f"--seeds {numbers['members']}, quick, against as many runs a core each"
-            yield Line("9", what, "≥ 3×", result, apiece >= 3 * together, part)
+            together, apiece = (f"{numbers['seconds'][how]:.0f} s" for how in ("ensemble", "a_core_each"))
+            what = (
+                f"{numbers['members']} runs of quick: `--seeds {numbers['members']}`, beside one run a core at a time"
+            )
+            yield Row(what, {"landscape": f"{together}, beside {apiece}"})
             continue
-        rate = numbers["steps_per_second"]
-        times = rate["landscape"] / rate["plain"]
-        result = f"{times:.2f}× ({rate['landscape']:.0f} steps/s against {rate['plain']:.0f})"
-        yield Line("8", f"training, {part}, files and metrics included, plain loop", "≥ 2×", result, times >= 2, part)
-        result = f"{rate['landscape'] / rate['plain_fused']:.2f}× (against {rate['plain_fused']:.0f} steps/s)"
-        yield Line("8", f"training, {part}, plain loop with fused Adam", "–", result, None, part)
+        rates = {tool: f"{rate:.0f} steps/s" for tool, rate in numbers["steps_per_second"].items()}
+        loop = f"{rates['plain']}; fused Adam {rates['plain_fused']}"
+        yield Row(f"training, {part}, with files and metrics here", {"landscape": rates["landscape"], PLAIN: loop})
 
 
 if __name__ == "__main__":

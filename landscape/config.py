@@ -32,8 +32,12 @@ else:
 
 Config = TypeVar("Config", bound="DataclassInstance")
 Spectra = Literal["auto", "full", "ends"]
-FULL_LIMIT = 4000
-"""Largest block of which all eigenvalues cost less than those at its ends."""
+FULL_LIMIT = 1000
+"""Largest block of which all eigenvalues are computed unless asked otherwise."""
+SMALL = 128
+"""Largest block that is assembled by products unless asked otherwise."""
+ROUGH, CLOSE, EXACT = 1e-3, 1e-4, 1e-6
+"""Residuals relative to |H|: of the outermost eigenvalues by default, in a dense block, of all with `certify`."""
 MOST = 1 << 53
 """Largest number of steps or products: floats count no further."""
 
@@ -181,28 +185,40 @@ class AnalysisConfig:
     )
     blocks: tuple[str, ...] = field(
         (),
-        "Blocks of the Hessian. Of an MLP: E W V E,W W,V E,V all (by default E W E,W W,V all, as far as the model has "
+        "Blocks of the Hessian. Of an MLP: E W V E,W W,V E,V all (by default E W E,W W,V, as far as the model has "
         "them); of a Transformer: E P Q K V O mlp_in mlp_out U E,Q,K Q,K V,O mlp_in,mlp_out E,U E,mlp_in all (by "
-        "default all of these but P); with --problem its blocks (by default all of them). Also parameters and patterns "
-        "such as '*.attn.*', and rows: 'E[operands]', 'E[constants]' (tokens that every sample holds), 'W[0:9]'; "
-        "'a,b' joins two blocks and measures their coupling.",
+        "default all of these but P and all); with --problem those that it declares, else all. Also parameters and "
+        "patterns such as '*.attn.*', and rows: 'E[operands]', 'E[constants]' (tokens that every sample holds), "
+        "'W[0:9]'; 'a,b' joins two blocks and measures their coupling.",
     )
-    k: int = field(10, "Eigenvalues at each end.", at_least=1, at_most=1 << 20)
+    k: int = field(4, "Eigenvalues at each end.", at_least=1, at_most=1 << 20)
+    only: Literal["sharpness"] | None = field(
+        None, "sharpness: lambda_max of each block alone, and that of the optimiser's preconditioned Hessian."
+    )
+    certify: bool = field(
+        False,
+        "Dense factorisations of every block of up to dense_limit parameters: certified saddle indices, those without "
+        "gauge directions, excess indices, all coupling ratios and those to Gauss-Newton blocks, and residuals of "
+        "1e-6 of all k eigenvalues. Without it a block is dense if it has a closed form, as in an MLP, or up to "
+        f"{SMALL} parameters; any other has a bracket and an estimate of its index.",
+    )
+    density: bool = field(False, "Smoothed spectral densities, their distances, and traces of matrix-free blocks.")
     method: Literal["auto", "dense", "lanczos"] = field(
-        "auto", "auto: dense up to dense_limit parameters, lanczos above."
+        "auto", "auto: dense as --certify says; dense: every block, by a product for each parameter; lanczos: none."
     )
     dense_limit: int = field(8000, "Largest block that method auto treats as a dense matrix.", at_least=1)
     spectra: Spectra = field(
         "auto",
-        "Eigenvalues of a dense block: all of them (full), or k at each end, searched by up to max_hvps products, and "
-        f"the certified saddle index (ends); auto: all up to {FULL_LIMIT} parameters.",
+        "Eigenvalues of a dense block: all of them (full), or k at each end (ends); auto: all up to "
+        f"{FULL_LIMIT} parameters.",
     )
     objective: Literal["data", "regularised"] = field(
         "data", "The data loss, or the data loss + weight_decay/2 |theta|^2 (runs with coupled decay)."
     )
-    rtol: float = field(
-        1e-6,
-        "Residual |Hv - lambda v| / |H| at which a Lanczos eigenvalue counts as converged.",
+    rtol: float | None = field(
+        None,
+        "Residual |Hv - lambda v| / |H| at which an eigenvalue counts as converged; by default 1e-3 for the outermost "
+        "at each end, 1e-4 in a dense block, 1e-6 for all k with --certify.",
         above=0,
         below=1,
     )
@@ -219,7 +235,10 @@ class AnalysisConfig:
         at_least=1,
     )
     probes: int = field(
-        8, "Gaussian probes of matrix-free blocks, for densities, traces and estimates of the saddle index.", at_least=2
+        8,
+        "Gaussian probes of matrix-free blocks, for densities, traces and, with --certify, estimates of the saddle "
+        "index.",
+        at_least=2,
     )
     probe_steps: int = field(80, "Hessian-vector products per probe.", at_least=1)
     bandwidth: float = field(
@@ -229,7 +248,7 @@ class AnalysisConfig:
         above=0,
         below=1,
     )
-    eigenvectors: bool = field(False, "Store eigenvectors.")
+    vectors: bool = field(False, "Store eigenvectors.")
     chunk_size: int = field(
         8192, "Samples processed at once in a product; bounds memory. With --problem the problem sets it.", at_least=1
     )
@@ -245,18 +264,27 @@ class AnalysisConfig:
             raise ConfigError("dtype is float32 without a problem", "leave --dtype out: runs of `train` take float64")
         if len(set(self.blocks)) != len(self.blocks):
             raise ConfigError(f"blocks {list(self.blocks)}: one named twice", "name each block once")
+        if self.only and (more := [name for name in ("certify", "density", "vectors") if getattr(self, name)]):
+            raise ConfigError(f"only is sharpness, but {more[0]} asks for more", f"leave out --only or --{more[0]}")
         if (self.method, self.spectra) == ("lanczos", "full"):
             raise ConfigError(
                 "spectra is full, but method lanczos forms no matrix", "use --method dense, or leave out --spectra"
             )
 
-    def is_dense(self, size: int) -> bool:
+    def residual(self, is_dense: bool) -> float:
+        """Residual relative to |H| at which an eigenvalue counts as converged, of a dense block or another."""
+        return self.rtol or (EXACT if self.certify else CLOSE if is_dense else ROUGH)
+
+    def is_dense(self, size: int, has_closed_form: bool = False) -> bool:
         """Whether a block of this many parameters is treated as a dense matrix."""
-        return size <= self.dense_limit if self.method == "auto" else self.method == "dense"
+        if self.method != "auto":
+            return self.method == "dense"
+        most = self.dense_limit if self.certify or has_closed_form else SMALL
+        return self.only is None and size <= min(most, self.dense_limit)
 
     def is_full(self, size: int) -> bool:
-        """Whether every eigenvalue of a block of this many parameters is computed."""
-        return self.is_dense(size) and (size <= FULL_LIMIT if self.spectra == "auto" else self.spectra == "full")
+        """Whether every eigenvalue of a dense block of this many parameters is computed."""
+        return size <= FULL_LIMIT if self.spectra == "auto" else self.spectra == "full"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,7 +10,8 @@ and b = 1/p the outputs are exactly one where q = n + m mod p, and zero elsewher
 Hessian is the Gauss-Newton matrix, and the saddle index is 0.
 
     python studies/gromov.py checkpoints/gromov.h5
-    landscape hessian checkpoints/gromov.h5 --problem studies/gromov.py:problem
+    landscape hessian checkpoints/gromov.h5 --problem studies/gromov.py:problem --certify --k 10 \\
+        --blocks inputs output all
     python analyses/collect_gromov.py checkpoints/gromov.h5
 """
 

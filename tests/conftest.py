@@ -113,7 +113,11 @@ def tiny(folder: Path) -> None:
     """A run, and beside it the analysis of all its blocks at the start, on the way and at the end."""
     train(TINY, folder / "tiny.h5", quiet=True)
     blocks = ("E", "W", "V", "E,W", "W,V", "E,V", "all")
-    analyse(folder / "tiny.h5", HessianConfig(steps="0,20,60", blocks=blocks, device="cpu"), quiet=True)
+    analyse(
+        folder / "tiny.h5",
+        HessianConfig(steps="0,20,60", blocks=blocks, k=10, certify=True, density=True, device="cpu"),
+        quiet=True,
+    )
 
 
 @pytest.fixture(scope="session")
@@ -137,7 +141,11 @@ def tiny_hessian(tiny_run: Path) -> HessianReader:
 def small(folder: Path) -> None:
     """A run and its analysis."""
     train(SMALL, folder / "run.h5", quiet=True)
-    analyse(folder / "run.h5", HessianConfig(blocks=("E", "W", "E,W"), k=3, device="cpu"), quiet=True)
+    analyse(
+        folder / "run.h5",
+        HessianConfig(blocks=("E", "W", "E,W"), k=3, certify=True, density=True, device="cpu"),
+        quiet=True,
+    )
 
 
 @pytest.fixture(scope="session")

@@ -51,8 +51,8 @@ def demo(
         f"train --preset demo --steps {options.steps} --out {run}": lambda: train(
             run=config, options=TrainOptions(out=run, resume=True, quiet=quiet)
         ),
-        f"geometry {run}": lambda: geometry(run, options=GeometryOptions(quiet=quiet)),
         f"report {run} --out {page}": write,
+        f"geometry {run}": lambda: geometry(run, options=GeometryOptions(quiet=quiet)),
         f"hessian {run} --num-steps {options.checkpoints}": lambda: hessian(
             run, config=Analysis(num_steps=options.checkpoints), options=HessianOptions(quiet=quiet)
         ),

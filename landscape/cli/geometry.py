@@ -28,6 +28,7 @@ class GeometryOptions(Printed):
     overwrite: bool = field(
         False, "Measure anew, and replace a geometry file of another run, or with checkpoints that the run has lost."
     )
+    tables: bool = field(False, "Print a table of all quantities.")
     quiet: bool = field(False, "No progress bar.")
 
 
@@ -43,5 +44,6 @@ def geometry(run: RunFile, *, options: GeometryOptions = GeometryOptions()) -> i
     elif options.csv:
         say(tables.file_csv(path))
     else:
-        say(f"{tables.align(geometry.summary(path))}\nwritten: {printable(path)}")
+        shown = tables.align(geometry.summary(path)) if options.tables else tables.listed(geometry.sentences(path))
+        say(f"{shown}\nwritten: {printable(path)}")
     return 0

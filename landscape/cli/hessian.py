@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from landscape.files.views import File
 
 HEADINGS = {
-    "What is measured": ("steps", "num_steps", "blocks", "k", "objective", "problem", "eigenvectors"),
+    "What is measured": ("steps", "num_steps", "blocks", "only", "certify", "density", "k", "objective", "problem",
+        "vectors",
+    ),
     "Method": (
         "method", "dense_limit", "spectra", "rtol", "rel_tau", "max_hvps", "probes", "probe_steps", "bandwidth",
         "seed", "chunk_size", "device", "dtype",

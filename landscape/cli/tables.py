@@ -43,19 +43,21 @@ def summary(file: File, steps: Collection[int]) -> str:
     from landscape.report.sources import open_sources
 
     table = by_block(file)
-    columns = [table[0].index(title) for title in _MAIN]
+    columns = [table[0].index(title) for title in _MAIN if title in table[0]]
     lines = [[line[i] for i in columns] for line in table if line[0] in {"step", *map(str, steps)}]
     parts = [align(lines, keys=2)] if 1 < len(lines) <= _FEW + 1 else []
-    sentences = [f"* {sentence}" for sentence in findings(open_sources([file.path], []))]
+    sentences = findings(open_sources([file.path], []))
     if any(unconverged(file).values()):
-        sentences.append("* Numbers with a star have not converged.")
+        sentences.append("Numbers with a star have not converged.")
+    return "\n\n".join([*parts, listed(sentences)])
+
+
+def listed(sentences: Sequence[str]) -> str:
+    """Sentences as items of a list that fit the terminal."""
     width = shutil.get_terminal_size().columns
-    parts += [
-        "\n".join(
-            textwrap.fill(sentence, width, subsequent_indent="  ", break_on_hyphens=False) for sentence in sentences
-        )
-    ]
-    return "\n\n".join(parts)
+    return "\n".join(
+        textwrap.fill(f"* {sentence}", width, subsequent_indent="  ", break_on_hyphens=False) for sentence in sentences
+    )
 
 
 def critical_point(status: str, point: dict[str, Any]) -> str:

@@ -21,10 +21,11 @@ from landscape.curvature.eigsh import (
     Shifted,
     eigsh,
     is_dense,
+    leading,
     operator_norm,
-    unseen,
 )
-from landscape.curvature.inertia import FAILURE, TAU_DENSE, TAU_LANCZOS, Inertia, absolute, bracketed, certified
+from landscape.curvature.inertia import TAU_DENSE, TAU_LANCZOS, Inertia, absolute, bracketed, certified
+from landscape.curvature.krylov import TINY
 from landscape.curvature.objective import Objective, Parameters, differentiable, gradients
 from landscape.curvature.operators import (
     MEASURED,
@@ -41,7 +42,6 @@ from landscape.curvature.vectors import Array, gaussian, probe_bound, require_fi
 from landscape.errors import ArgumentError, NumericsError
 from landscape.results import Curve, Interval
 
-Blocks = tuple[Cholesky, LinearOperator, Cholesky]
 INNER_TOL = 0.2
 """Relative residual of the inner solves: they only steer the search, and enter the error bars.
 
@@ -54,8 +54,8 @@ _SMALL = 1e-6
 
 def leading_ratios(
     A: Shifted, B: LinearOperator, C: Shifted, k: int, tol: float, seed: int, max_hvps: int, v0: Tensor | None
-) -> tuple[Array, Array, Tensor, int]:
-    """The k largest singular values of A^(-1/2) B C^(-1/2), their errors, right vectors, and the products spent.
+) -> tuple[Array, Array, int]:
+    """The k largest singular values of A^(-1/2) B C^(-1/2), their errors, and the products spent.
 
     Rayleigh-Ritz on orthonormal bases U and V with the Gram matrices that their products show, so that every value is
     at most the true one; they grow by A^(-1) and C^(-1) applied to the residuals r_1 = B v - kappa A u and
@@ -94,10 +94,9 @@ def leading_ratios(
         errors = squared.clamp(min=0).sqrt()
         open_ = torch.nonzero(errors > tol * kappa.clamp(min=_SMALL * float(kappa[0])))[:, 0]
         products = coupled + A.num_products + C.num_products
-        vectors = V.vectors @ v
         done = not bool((open_ < k).any()) or products >= max_hvps
         if done or U.grow(corrections[0][:, open_]) + V.grow(corrections[1][:, open_]) == 0:
-            return to_array(kappa[:k]), to_array(errors[:k]), vectors, products
+            return to_array(kappa[:k]), to_array(errors[:k]), products
         fresh = V.vectors[:, BV.shape[1] :]
         BV = torch.cat([BV, B @ fresh], dim=1)
         coupled += fresh.shape[1]
@@ -115,44 +114,27 @@ def whitened(A: Cholesky, B: LinearOperator, C: Cholesky) -> FunctionOperator:
     return FunctionOperator(apply, B.shape, B, transposed=transposed)
 
 
-def upper_bounds(
-    blocks: Blocks, vectors: Tensor, ratios: Array, tol: float, failure: float, seed: int, max_hvps: int
-) -> tuple[Array | None, int]:
-    """Upper bounds of the leading ratios, except with probability `failure`, and the products spent.
+def _factorised(
+    A: Cholesky, B: LinearOperator, C: Cholesky, k: int, rtol: float, seed: int, max_hvps: int
+) -> tuple[Array, Array, Array, int]:
+    """The k largest ratios of two factorised blocks, their distances, their upper bounds, and the products spent.
 
-    vectors: right vectors found, of which Q = L_2^T vectors is a basis. A random Lanczos run shows |K y| <= s for unit
-    y orthogonal to Q, with s just above the last ratio found (Kuczynski & Wozniakowski 1992); None if it does not.
-    Then as many squares of ratios exceed mu > s^2 as eigenvalues of T + R^T R / (mu - s^2) do, at most, with
-    T = Q^T K^T K Q and R = (1 - Q Q^T) K^T K Q (Haynsworth).
+    They are the roots of the leading eigenvalues of K K^T, with the smaller order; the upper bounds hold except with
+    the failure probability of `eigsh`.
     """
-    A, B, C = blocks
     K = whitened(A, B, C)
-    transposed = K.T
-    Q = torch.linalg.qr(C.factor.mT @ vectors)[0]
-    minus_gram = FunctionOperator(lambda y: -(transposed @ (K @ y)), (K.shape[1], K.shape[1]), K)
-    s = max((1 + tol) * float(ratios[-1]), _SMALL * float(ratios[0])) ** 2
-    apart = 10 * coupling_error(K, transposed, seed)
-    products = MEASURED + PROBES
-    is_shown, steps = unseen(minus_gram, Q, s, failure, (max_hvps - 2 * Q.shape[1] - products) // 2, seed)
-    products += 2 * steps
-    if not is_shown:
-        return None, products
-    image = -(minus_gram @ Q)
-    T = Q.T @ image
-    R = image - Q @ T
-    T, squared = (to_array((X + X.T) / 2) for X in (T, R.T @ R))
-    rounding = 10 * len(Q) ** 0.5 * torch.finfo(Q.dtype).eps * float(ratios[0]) ** 2
-    theta, reach = np.linalg.eigvalsh(T)[::-1], float(np.linalg.eigvalsh(squared)[-1].clip(0)) ** 0.5
-    bounds = np.empty(len(ratios))
-    for i in range(len(ratios)):
-        low = max(theta[i], s)
-        high = low + reach
-        for _ in range(50):
-            middle = (low + high) / 2
-            more = middle > s and (np.linalg.eigvalsh(T + squared / (middle - s)) > middle).sum() <= i
-            low, high = (low, middle) if more else (middle, high)
-        bounds[i] = (high + rounding) ** 0.5 + apart
-    return bounds, products + 2 * Q.shape[1]
+    K = K if K.shape[0] <= K.shape[1] else K.T
+    transposed, order = K.T, K.shape[0]
+    gram = FunctionOperator(lambda vectors: K @ (transposed @ vectors), (order, order), K)
+    apart = coupling_error(K, transposed, seed)
+    # Squares have twice the relative error, and what a search may hide is ten times its tolerance.
+    eigen = leading(gram, k, 0.1 * rtol, 0.0, seed, max_hvps // 2)
+    squares, residuals = eigen.values[0].clip(0.0), eigen.residuals[0]
+    ratios = np.sqrt(squares)
+    # A root is no further away than the square divided by it, or than the root of the square's distance.
+    distances = np.minimum(np.sqrt(residuals), residuals / np.maximum(ratios, TINY)) + 10 * apart
+    products = MEASURED + PROBES + 2 * eigen.num_products
+    return ratios, distances, np.sqrt(squares + eigen.hidden[0]) + 10 * apart, products
 
 
 class _Basis:
@@ -299,19 +281,17 @@ def coupling(
         solvers[-1].error += _rounding(H, seed)
     error, room = _room(solvers)
     A, C = solvers
-    ratios, distances, vectors, used = leading_ratios(A, H_12, C, k, rtol, seed, max_hvps, v0)
+    if isinstance(A, Cholesky) and isinstance(C, Cholesky):
+        ratios, distances, upper, used = _factorised(A, H_12, C, k, rtol, seed, max_hvps - products)
+        errors = upper - ratios + _moved(upper, solvers, between)
+        errors[np.isinf(errors)] = np.nan
+    else:
+        ratios, distances, used = leading_ratios(A, H_12, C, k, rtol, seed, max_hvps, v0)
+        errors = np.full(len(ratios), np.nan)
     products += used
     moved = _moved(ratios, solvers, between)
     # Residuals are measured in the inverse of blocks that are in error themselves.
     distances = distances * (1 + error / room) + moved
-    errors = np.full(len(ratios), np.nan)
-    if isinstance(A, Cholesky) and isinstance(C, Cholesky):
-        blocks, left = (A, H_12, C), max_hvps - products
-        upper, used = upper_bounds(blocks, vectors, ratios, rtol, FAILURE, seed, left)
-        products += used
-        if upper is not None:
-            upper = np.maximum(upper, ratios)
-            errors = upper - ratios + _moved(upper, solvers, between)
     lower = int((ratios - moved > 1).sum())
     # Conjugate gradients may never meet a block's negative curvature. By Haynsworth's additivity the index is at most
     # the orders of the blocks that no factorisation proves positive definite; that of the smaller one if none is left.

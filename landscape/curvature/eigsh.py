@@ -25,11 +25,13 @@ from landscape.curvature.krylov import (
     kuczynski_wozniakowski,
 )
 from landscape.curvature.operators import (
+    MEASURED,
     UNDERFLOW,
     FunctionOperator,
     LinearOperator,
     MatrixOperator,
     Sound,
+    product_error,
     require_symmetric,
 )
 from landscape.curvature.rounding import RUNS, rounding_change
@@ -175,6 +177,46 @@ def eigsh(
     return _result(op, which, k, tol, search.krylov.theta, low, high, search, op.error, is_matrix)
 
 
+@dataclasses.dataclass(frozen=True)
+class Glimpse:
+    """The k eigenpairs at each end as a search for the outermost leaves them, and what its random start tells.
+
+    `hidden` is that of the outermost pair, the only one that may count as converged. error: of the products, in norm,
+    which the residuals include; nodes, weights (step,): the Gauss quadrature of the start's spectral measure.
+    """
+
+    eigen: EigenResult
+    error: float
+    nodes: Array
+    weights: Array
+
+
+def glimpse(
+    op: LinearOperator, k: int, rtol: float, seed: int, max_hvps: int, matrix: MatrixOperator | None = None
+) -> Glimpse:
+    """Look at both ends of a spectrum for as few products as show the outermost eigenvalues (cf. `eigsh`).
+
+    matrix: the same operator assembled, whose error is known; that of products is measured without it.
+    """
+    n = op.shape[0]
+    error = product_error(op, seed) if matrix is None else matrix.error
+    k, tol, op = min(k, n), max(rtol, 10 * n**0.5 * torch.finfo(op.dtype).eps), Sound(op)
+    search = Search(op, k, "both", tol, seed, max_hvps, sought=1)
+    low, high = search.run(None)
+    assert search.rule
+    eigen = _result(matrix or op, "both", k, tol, search.krylov.theta, low, high, search, rounding=error)
+    spent = eigen.num_products + (MEASURED if matrix is None else 0)
+    return Glimpse(dataclasses.replace(eigen, num_products=spent), error, *search.rule)
+
+
+def leading(op: LinearOperator, k: int, rtol: float, error: float, seed: int, max_hvps: int) -> EigenResult:
+    """The k highest eigenpairs of an operator whose products are right to `error` in norm (cf. `eigsh`)."""
+    k, tol, op = min(k, op.shape[0]), max(rtol, 10 * op.shape[0] ** 0.5 * torch.finfo(op.dtype).eps), Sound(op)
+    search = Search(op, k, "highest", tol, seed, max_hvps)
+    low, high = search.run(None)
+    return _result(op, "highest", k, tol, search.krylov.theta, low, high, search, rounding=error)
+
+
 def operator_norm(op: LinearOperator, seed: int = 0) -> float:
     """max |lambda|, from one random vector: the largest |Ritz value| once its residual is at most 1e-3 times it.
 
@@ -245,17 +287,23 @@ def _result(
     search: Search | None = None,
     error: float = 0.0,
     is_matrix: bool = False,
+    rounding: float | None = None,
 ) -> EigenResult:
-    """Rayleigh quotients and true residuals of the vectors found; without a search the matrix was factorised."""
+    """Rayleigh quotients and true residuals of the vectors found; without a search the matrix was factorised.
+
+    rounding: the error of products where it is known; it is measured otherwise.
+    """
     names = ENDS[which]
     ends = [{"lowest": low, "highest": high}[name] for name in names]
     values, residuals, defects = [], [], []
-    norm = max(abs(ritz[0]), abs(ritz[-1]))
+    norm, is_known = max(abs(ritz[0]), abs(ritz[-1])), rounding is not None
     for vectors in ends:
         image, gram = op @ vectors, inner(vectors, vectors)
         theta = inner(vectors, image).diagonal() / gram.diagonal()
         residual = column_norms(image - vectors * theta)
-        if search is not None and not is_matrix:
+        if rounding is not None:
+            residual = residual + rounding
+        elif search is not None and not is_matrix:
             residual = residual + rounding_change(op.__matmul__, vectors, image, 0).to(residual)
         residuals.append(residual)
         values.append(theta)
@@ -264,15 +312,17 @@ def _result(
     converged, hidden = residual_norms + error <= max(tol * norm, UNDERFLOW), np.zeros(len(ends))
     if search is not None:
         converged &= np.array([[name in search.searched] for name in names])
+        if search.failure:
+            converged[:, search.sought :] = False
         # Weyl: the projection on the vectors and on their complement differs from H by their residuals.
         hidden += [search.beyond[name] for name in names]
-        hidden += np.linalg.norm(residual_norms) if search.failure else 0.0
+        hidden += np.linalg.norm(residual_norms[:, : search.sought]) if search.failure else 0.0
     return EigenResult(
         values=to_array(torch.stack(values)),
         vectors=torch.stack(ends),
         residuals=residual_norms,
         converged=converged,
-        num_products=search.products + (1 + RUNS) * len(ends) * k if search else 0,
+        num_products=search.products + (1 if is_known else 1 + RUNS) * len(ends) * k if search else 0,
         method="lanczos" if search else "dense",
         ritz=ritz,
         operator_norm=float(norm),
@@ -362,6 +412,10 @@ class Shifted(LinearOperator):
         """x with |right - (H + tau) x| <= tol |right| for each column, and these residual norms (m,)."""
 
 
+_FLOOR_STEPS = 100
+"""Steps towards the lowest eigenvalue of a factorised block, of which a second factorisation is the proof."""
+
+
 class Cholesky(Shifted):
     """L L^T = H + tau for a dense H. Raises NumericsError unless it is positive definite."""
 
@@ -377,7 +431,11 @@ class Cholesky(Shifted):
     @functools.cached_property
     def floor(self) -> float:
         """Proved by a factorisation of its own, of H + tau - floor."""
-        floor = 0.97 / eigsh(inverse(self.factor), 1, which="highest", method="lanczos", rtol=1e-2).operator_norm
+        run = RandomRun(inverse(self.factor), None, seeded(0), partial=True)
+        for last in run.projections(_FLOOR_STEPS):
+            if last or run.residuals()[-1] <= 0.03 * run.theta[-1]:
+                break
+        floor = 0.95 / float(run.theta[-1])
         for _ in range(4):
             factor = shifted_factor(self.matrix, self.shift - floor)
             if factor is not None:
@@ -655,18 +713,6 @@ def index_bounds(
 def _step_cost(gathered: float) -> float:
     """Products that a step in the complement of so many directions counts as."""
     return 1 + gathered / _PER_PRODUCT
-
-
-def unseen(op: LinearOperator, Q: Tensor, limit: float, failure: float, steps: int, seed: int) -> tuple[bool, int]:
-    """Whether a random run shows, except with probability `failure`, no eigenvalue below -limit outside Q."""
-    rest = op.shape[0] - Q.shape[1]
-    if rest == 0:
-        return True, 0
-    if steps < 1 or limit <= 0:
-        return False, 0
-    generator = seeded(seed, 1)
-    _, chance, used = _run(op, Q, limit / (1 - GATHERED), 0.0, failure, min(steps, rest, _MAX_STEPS), generator)
-    return chance <= failure, used
 
 
 def _run(

@@ -12,7 +12,16 @@ from torch import Tensor
 
 from landscape.curvature.checks import require_count, require_positive
 from landscape.curvature.density import Count, Quadrature, quadrature
-from landscape.curvature.eigsh import GATHERED, EigenResult, Method, eigsh, index_bounds, is_dense, operator_norm
+from landscape.curvature.eigsh import (
+    GATHERED,
+    EigenResult,
+    Glimpse,
+    Method,
+    eigsh,
+    index_bounds,
+    is_dense,
+    operator_norm,
+)
 from landscape.curvature.operators import (
     MEASURED,
     UNDERFLOW,
@@ -264,6 +273,30 @@ def bracketed(
     estimate = rule.count_below(-tolerance).within(lower, highest)
     products = MEASURED + search.num_products + rule.num_products
     return _inertia(n, lower, highest, None, tolerance, level, rho, failure, estimate, products)
+
+
+def glimpsed(seen: Glimpse, tau: float | None = None, upper: int | None = None) -> Inertia:
+    """The index of an operator between the bounds that a glimpse of its spectrum gives, with an estimate beside them.
+
+    The Ritz values below -tau are a lower bound; where the lowest eigenvalue is not below it, the index is 0, except
+    with `hidden_failure_probability`; the estimate is the quadrature's of a single probe. upper: a bound from theory.
+    """
+    eigen, norm = seen.eigen, seen.eigen.operator_norm
+    n, dtype = eigen.vectors.shape[1], eigen.vectors.dtype
+    if _has_vanished(norm, seen.error, 0.0):
+        return _inertia(n, 0, n, None, 0.0, "vanished", seen.error)
+    rho = seen.error + 10 * n**0.5 * torch.finfo(dtype).eps * norm
+    tolerance = absolute(tau, TAU_LANCZOS, norm, rho)
+    require_honest(tolerance, rho, norm)
+    lower = int((eigen.ritz < -tolerance - rho).sum())
+    _require_bound(upper, lower, tolerance)
+    is_none = lower == 0 and eigen.values[0, 0] - eigen.hidden[0] - rho >= -tolerance
+    bounds = [*([0] if is_none else []), *([] if upper is None else [upper])]
+    highest, level = min([n, *bounds]), "bracketed" if bounds else "estimated"
+    failure = eigen.hidden_failure_probability if is_none and upper != 0 else 0.0
+    rule = Quadrature(seen.nodes[None], seen.weights[None], np.array([np.inf]), n, 0)
+    estimate = rule.count_below(-tolerance).within(lower, highest)
+    return _inertia(n, lower, highest, None, tolerance, level, rho, failure, estimate)
 
 
 def _has_vanished(norm: float, error: float, tolerance: float) -> bool:

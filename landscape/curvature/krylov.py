@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Literal
+from typing import Literal, cast
 
 import numpy as np
 import torch
@@ -472,11 +472,17 @@ class Search:
     eigenvalue, so that converged pairs are accepted only once a random run in their complement has converged, too;
     what it finds to belong among them is added, and the search goes on.
     width: vectors multiplied at once.
+    sought: how many pairs of each end have to converge; the others of the k are as the search leaves them.
     beyond, searched, failure: what the last such run proved (cf. `Complement`).
+    rule: nodes and weights of the Gauss quadrature of a Gaussian start's spectral measure, once the basis is full.
     """
 
-    def __init__(self, op: LinearOperator, k: int, which: Which, tol: float, seed: int, max_hvps: int) -> None:
+    def __init__(
+        self, op: LinearOperator, k: int, which: Which, tol: float, seed: int, max_hvps: int, sought: int | None = None
+    ) -> None:
         self.op, self.n, self.k, self.which = op, op.shape[0], k, which
+        self.sought = k if sought is None else sought
+        self.mass, self.rule = 0.0, cast(tuple[Array, Array] | None, None)
         self.tol, self.max_hvps = tol, max_hvps
         self.ends = ENDS[which]
         # Few are as hard to find as ten where k cuts a cluster: what is kept beyond k tells its members apart.
@@ -494,10 +500,17 @@ class Search:
         krylov, is_missed = self.krylov, False
         while True:
             self._grow(once=is_missed)
+            if self.mass and self.rule is None:
+                weights = self.mass * krylov.S[0] ** 2
+                # Directions that replace a breakdown have no weight, and are none of the rule.
+                has_weight = weights > krylov.rounding**2 * self.mass
+                self.rule = krylov.theta[has_weight], weights[has_weight]
             wanted = self._ends(self.k)
             residual = krylov.residual_vectors(wanted)
             norm = float(np.abs(krylov.theta).max())
             is_open = krylov.lengths(residual) > 0.5 * self.tol * norm
+            for name, part in zip(self.ends, np.array_split(np.arange(len(wanted)), len(self.ends)), strict=True):
+                is_open[part[self.sought :] if name == "lowest" else part[: max(len(part) - self.sought, 0)]] = False
             if krylov.filled == self.n:
                 self.beyond, self.searched, self.failure = dict.fromkeys(self.ends, 0.0), set(self.ends), 0.0
                 return self._vectors()
@@ -526,7 +539,7 @@ class Search:
     def _missed(self, ready: list[End], norm: float) -> Tensor:
         """Vectors from a random run in the complement that belong among the Ritz vectors; (n, 0) if none."""
         ends, theta = dict(zip(("lowest", "highest"), self._vectors(), strict=True)), self.krylov.theta
-        innermost: dict[End, float] = {"lowest": theta[self.k - 1], "highest": theta[-self.k]}
+        innermost: dict[End, float] = {"lowest": theta[self.sought - 1], "highest": theta[-self.sought]}
         self.runs += 1
         # All runs together must not exceed the allowed failure probability.
         failure = self.failure / 2**self.runs
@@ -534,7 +547,7 @@ class Search:
         can_prove = self.op.dtype == torch.float64
         seen = search_complement(
             self.op,
-            orthonormal(torch.cat([ends[e] for e in self.ends], dim=1)),
+            orthonormal(torch.cat([ends[e][:, : self.sought] for e in self.ends], dim=1)),
             {e: innermost[e] for e in self.ends},
             ready,
             limit=self.tol * norm,
@@ -553,7 +566,9 @@ class Search:
         self.width = BLOCK if num_vectors else 1
         self.krylov = Krylov(self.op, max(self.size, num_vectors), self.width, keep_images=True)
         if v0 is None:
-            self.krylov.fill(self.generator)
+            z = gaussian(self.n, 1, self.generator).to(self.krylov.basis)
+            self.mass = float(inner(z, z))
+            self.krylov.lead(z)
         elif v0.ndim == 3:
             # A block as narrow as any, so that the Krylov relation holds.
             weights = gaussian(len(v0) * v0.shape[2], self.width, self.generator).to(self.krylov.basis)

@@ -194,5 +194,6 @@ def _difference(stored: Analysis, reader: RunReader, config: AnalysisConfig, sou
         now["spectra"] = was["spectra"]
     for name in was.keys() - GROWING:
         if was[name] != now[name]:
-            return f"it was made with {name} {was[name]}, not {now[name]}"
+            before, asked = ("by default" if value is None else value for value in (was[name], now[name]))
+            return f"it was made with {name} {before}, not {asked}"
     return ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -10,9 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from landscape.config import ROUGH
 from landscape.curvature.coupling import CouplingResult, coupling, require_convex
 from landscape.curvature.density import Quadrature, quadrature
-from landscape.curvature.eigsh import EigenResult, Method, eigsh, shifted_ends
+from landscape.curvature.eigsh import EigenResult, Glimpse, Method, eigsh, glimpse, shifted_ends
 from landscape.curvature.inertia import (
     TAU_DENSE,
     Inertia,
@@ -21,6 +23,7 @@ from landscape.curvature.inertia import (
     bracketed,
     certified,
     from_spectrum,
+    glimpsed,
     least,
 )
 from landscape.curvature.operators import (
@@ -42,6 +45,9 @@ from landscape.models.problem import Structure, tensors, with_state
 
 SELF_CHECK = 1e-10
 """Relative difference between hand-derived results and automatic differentiation that needs no look at rounding."""
+
+FEW = 100
+"""Products for the coupling ratios of a pair without a dense joint block, unless certified ones are asked for."""
 
 UNDEFINED = 1e-2
 """What of the whole Hessian may be rounding of a hand-derived block: there is more only where it jumps."""
@@ -71,6 +77,7 @@ class Checkpoint:
         self._factored: dict[str, ShiftedLDL] = {}
         self._couplings: dict[str, CouplingResult | None] = {}
         self._rules: dict[str, Quadrature] = {}
+        self._glimpses: dict[str, Glimpse] = {}
         self._bounds: dict[str, Mapping[str, float]] = {}
         by_hand = self.structure.operator() if self.structure else None
         self.hessian: BlockOperator = by_hand or self._autograd
@@ -85,14 +92,6 @@ class Checkpoint:
     def _size(self) -> float:
         """The size of the whole Hessian."""
         return float((self.hessian @ self._probe).norm())
-
-    def is_dense(self, block: Block) -> bool:
-        """Whether a block is treated as a dense matrix."""
-        return self.config.is_dense(block.size)
-
-    def is_full(self, block: Block) -> bool:
-        """Whether every eigenvalue of a block is computed."""
-        return self.config.is_full(block.size)
 
     def block(self, block: Block) -> LinearOperator:
         """A matrix-free block with its exact null vectors projected out."""
@@ -113,7 +112,7 @@ class Checkpoint:
 
     def gauss_newton(self, block: Block) -> LinearOperator:
         """The Gauss-Newton part of a block, dense where that is. Raises ArgumentError unless the loss is convex."""
-        if self.is_dense(block):
+        if self.what.is_dense(block):
             return self._assembled(block, self._gauss_newton)
         return self.restricted(self._gauss_newton, block)
 
@@ -123,24 +122,26 @@ class Checkpoint:
         return bool((rest @ gaussian(rest.shape[1], 1, self.config.seed).to(rest.device, rest.dtype)).any())
 
     def eigen(self, block: Block) -> EigenResult:
-        """The k eigenpairs at each end of a block."""
+        """The k eigenpairs at each end of a block, or the highest alone."""
         if block.name not in self._eigen:
             self._eigen[block.name] = self._solved(block)
             self.products[block.name] += self._eigen[block.name].num_products
         return self._eigen[block.name]
 
     def inertia(self, block: Block) -> Inertia:
-        """The saddle index of a block: certified if it is dense, else bracketed."""
+        """The saddle index of a block: certified if it is dense, else bracketed; without `certify` at no new search."""
         if block.name not in self._inertia:
             config, eigen, bound = self.config, self.eigen(block), self.bounds(block).get("saddle_rank_bound")
             rank = None if bound is None else int(bound)
-            if self.is_full(block):
+            if self.what.is_full(block):
                 inertia = from_spectrum(eigen, config.rel_tau, rank)
-            elif self.is_dense(block):
+            elif self.what.is_dense(block):
                 inertia = self._counted(block)
-            else:
+            elif config.certify:
                 op, rule = self.block(block), self.rule(block)
                 inertia = bracketed(op, eigen, rule, config.rel_tau, config.seed, rank, config.max_hvps)
+            else:
+                inertia = glimpsed(self._glimpses[block.name], config.rel_tau, rank)
             self._inertia[block.name] = inertia
             self.products[block.name] += inertia.num_products
         return self._inertia[block.name]
@@ -151,7 +152,7 @@ class Checkpoint:
 
     def parts(self, pair: Pair) -> tuple[LinearOperator, LinearOperator, LinearOperator]:
         """H_11, H_12, H_22 of a pair, dense where possible."""
-        if self.is_dense(pair.joint):
+        if self.what.is_dense(pair.joint):
             H = self.matrix(pair.joint)
             cut, M = pair.first.size, H.matrix
             pieces = (M[:cut, :cut], M[:cut, cut:], M[cut:, cut:])
@@ -160,7 +161,7 @@ class Checkpoint:
         # Systems with the diagonal blocks are solved: small ones are factorised.
         is_exact = self.hessian.dtype == torch.float64
         diagonal: list[LinearOperator] = [
-            self.matrix(block) if self.is_dense(block) and is_exact else self.restricted(self.hessian, block)
+            self.matrix(block) if self.what.is_dense(block) and is_exact else self.restricted(self.hessian, block)
             for block in pair.both
         ]
         return diagonal[0], self.restricted(self.hessian, *pair.both), diagonal[1]
@@ -175,15 +176,21 @@ class Checkpoint:
         self, pair: Pair, tolerance: float, H_11: LinearOperator, H_12: LinearOperator, H_22: LinearOperator
     ) -> CouplingResult | None:
         """Coupling ratios to the given diagonal blocks; None where they are undefined."""
-        config, is_dense = self.config, self.is_dense(pair.joint)
-        method: Method = "dense" if is_dense else "lanczos"
-        lowest = None if is_dense else self.eigen(pair.joint).vectors[0]
+        config, is_whole = self.config, self.config.certify and self.what.is_dense(pair.joint)
+        method: Method = "dense" if is_whole or self.what.is_full(pair.joint) else "lanczos"
+        lowest = None if method == "dense" else self.eigen(pair.joint).vectors[0]
+        # A third of the products goes further from these eigenvectors than all of them from random ones.
+        most = config.max_hvps // 3 if config.certify or self.what.is_dense(pair.joint) else FEW
         try:
-            # A third of the products goes further from these eigenvectors than all of them from random ones.
-            most = config.max_hvps // 3
-            return coupling(H_11, H_12, H_22, tolerance, config.k, method, seed=config.seed, max_hvps=most, v0=lowest)
+            rtol = ROUGH if config.certify else 10 * ROUGH
+            result = coupling(H_11, H_12, H_22, tolerance, config.k, method, rtol, config.seed, most, lowest)
         except NumericsError:
             return None
+        if result.index < 0 and pair.name in self._inertia and self._inertia[pair.name].tolerance == tolerance:
+            # F0: the ratios above 1 are as many as the joint block has eigenvalues below -tau.
+            known = self._inertia[pair.name]
+            return dataclasses.replace(result, index_lower=known.lower, index_upper=known.upper)
+        return result
 
     def rule(self, block: Block) -> Quadrature:
         """The stochastic Lanczos quadrature of a matrix-free block."""
@@ -202,7 +209,7 @@ class Checkpoint:
         """The certified index of a dense block whose spectrum is not computed."""
         H, norm = self.matrix(block), self.eigen(block).operator_norm
         tolerance = absolute(self.config.rel_tau, TAU_DENSE, norm, least(H.matrix, norm, H.error))
-        pair = next((pair for pair in self.what.pairs if pair.name == block.name), None)
+        pair = next((pair for pair in self.what.pairs if pair.name == block.name and self.config.certify), None)
         if pair and norm and (ratios := self.coupling(pair, tolerance)) and ratios.index >= 0:
             # F0: ratios above 1 are counted with all errors.
             return Inertia(ratios.index, -1, -1, ratios.index, ratios.index, tolerance, "certified", H.error)
@@ -210,19 +217,29 @@ class Checkpoint:
         return certified(H.matrix, tolerance, norm, H.error, True, self._factored[block.name])
 
     def _solved(self, block: Block) -> EigenResult:
-        config = self.config
-        if self.is_full(block):
+        config, rtol = self.config, self.config.residual(self.what.is_dense(block))
+        if config.only:
+            start = self.start.get(block.name)
+            return eigsh(self.block(block), 1, "highest", "lanczos", rtol, config.seed, start, config.max_hvps)
+        if self.what.is_full(block):
             # Exact null vectors stay: rounding moves their eigenvalues far less than tau.
             H = self.matrix(block)
-            # Of products in float32 no residual with their error is smaller.
-            rtol = max(config.rtol, 2 * H.error / max(float(H.matrix.norm()), H.error, 1e-300))
-            return eigsh(H, config.k, method="dense", rtol=rtol if self.hessian.dtype == torch.float32 else config.rtol)
-        if self.is_dense(block):
+            if self.hessian.dtype == torch.float32:
+                # Of products in float32 no residual with their error is smaller.
+                rtol = max(rtol, 2 * H.error / max(float(H.matrix.norm()), H.error, 1e-300))
+            return eigsh(H, config.k, method="dense", rtol=rtol)
+        if not config.certify:
+            matrix = self.matrix(block) if self.what.is_dense(block) else None
+            op = self.block(block)
+            op = matrix if matrix and op.dtype != matrix.dtype else op
+            self._glimpses[block.name] = glimpse(op, config.k, rtol, config.seed, config.max_hvps, matrix)
+            return self._glimpses[block.name].eigen
+        if self.what.is_dense(block):
             # These depend on no other checkpoint, so that checkpoints can be measured in parallel.
             op, H = self.block(block), self.matrix(block)
             # A matrix of products in float32 is one of float64 with an error.
             op = op if op.dtype == H.dtype else H
-            return shifted_ends(op, H, config.k, config.rtol, config.seed, config.max_hvps)
+            return shifted_ends(op, H, config.k, rtol, config.seed, config.max_hvps)
         structure = self.structure
         starts, spent = structure.starts(block.parameters, config.k) if structure else (None, 0)
         starts = None if starts is None else block.of(starts)
@@ -232,7 +249,7 @@ class Checkpoint:
             self.block(block),
             config.k,
             method="lanczos",
-            rtol=config.rtol,
+            rtol=rtol,
             seed=config.seed,
             v0=v0,
             max_hvps=config.max_hvps,
@@ -252,7 +269,7 @@ class Checkpoint:
             # Symmetric; transposed back, the block of all rows is no copy.
             return None if known is None else block.of(block.of(known).T).T.contiguous()
 
-        closed = closed_form(self.structure) if self.config.is_dense(block.total) else None
+        closed = closed_form(self.structure) if self.what.is_cut(block) else None
         if closed is None:
             self.products[block.name] += op.shape[0]
             return op.symmetric()

@@ -36,7 +36,8 @@ from landscape.measure.analysis import (
 )
 from landscape.measure.datasets import dataset
 from landscape.measure.fields import STATUS, critical_table, losses_in, search_table
-from landscape.measure.measure import Blocks, measure
+from landscape.measure.forecast import Blocks
+from landscape.measure.measure import measure
 from landscape.measure.measurement import Measurement, Point
 from landscape.measure.steps import warn_of_damage
 from landscape.models.problem import Arrays, Problem, hessian, tensors, with_state

@@ -33,6 +33,17 @@ ROOT = Table(
     "step",
     (*(f for q in QUANTITIES for f in q.fields), *tracking.FIELDS, *density.FIELDS, *BOOKKEEPING),
 )
+"""All that a file may have of a step."""
+
+
+def root_table(config: AnalysisConfig) -> Table:
+    """What a file has of a step with these settings."""
+    without = {name for q in QUANTITIES if not q.is_asked_for(config) for name in q.names}
+    if config.only:
+        without |= {field.name for field in tracking.FIELDS}
+    if not config.density:
+        without |= {field.name for field in density.FIELDS}
+    return losses_in(dataclasses.replace(ROOT, fields=tuple(f for f in ROOT.fields if f.name not in without)), config)
 
 
 def losses_in(table: Table, config: AnalysisConfig) -> Table:
@@ -173,5 +184,5 @@ def lacks(state: FileState) -> list[str]:
         [f"no full spectrum of {', '.join(partial)}: --spectra full stores those of dense blocks"] if partial else []
     )
     if not state.holds("eigenvectors"):
-        notes.append("no eigenvectors: --eigenvectors stores them")
+        notes.append("no eigenvectors: --vectors stores them")
     return notes

@@ -44,8 +44,11 @@ from landscape.models.tasks import TEST, TRAIN, operands
 from landscape.models.trained import TrainedProblem
 from landscape.progress import Bar
 from landscape.provenance import provenance
+from landscape.text import first_few
 
 SPLITS = {"train": TRAIN, "test": TEST}
+_SHOWN = 3
+"""Statistics that a sentence names."""
 
 
 def geometry(
@@ -202,6 +205,31 @@ class _Run:
         losses = logsumexp(logits, axis=2) - right
         parts = [losses[self.split == part] for part in SPLITS.values()]
         return np.array([part.mean() if part.size else np.nan for part in parts])
+
+
+def sentences(path: Path) -> list[str]:
+    """What of the geometry beats chance and since when, and what the frequencies in use do for the test loss."""
+    with open_file(path) as file:
+        data = file.datasets["/"].load()
+    steps = data["step"].values
+    first = {
+        statistic.name: appears(steps, data[statistic.name].values, data[f"{statistic.name}_p"].values, statistic.falls)
+        for statistic in embeddings.STATISTICS
+    }
+    seen = sorted((step, name) for name, step in first.items() if step is not None)
+    never = [name for name, step in first.items() if step is None]
+    shown = first_few([f"{step} ({name})" for step, name in seen], _SHOWN)
+    beats = f"beats chance from step {shown}" if seen else ""
+    rest = first_few(never, _SHOWN)
+    misses = "" if not never else f"never in {rest}" if seen else f"beats chance in none of {rest}"
+    whole, alone, without = (
+        float(data[name].sel(split="test").values[-1]) for name in ("loss", "restricted_loss", "excluded_loss")
+    )
+    return [
+        f"The embedding {'; '.join(filter(None, (beats, misses))) or 'was not compared with chance'}.",
+        f"Test loss at step {steps[-1]}: {whole:.3g}; of the frequencies in use alone {alone:.3g}, without them "
+        f"{without:.3g}.",
+    ]
 
 
 def summary(path: Path) -> Table:

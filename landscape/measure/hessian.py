@@ -18,8 +18,9 @@ from landscape.files.runs import RunReader
 from landscape.files.views import File
 from landscape.files.writing import sole_writer
 from landscape.measure.analysis import Analysis, attributes, existing, is_whole, joined, require_other
-from landscape.measure.measure import Blocks, Measured, track
-from landscape.measure.measurement import Measurement, Vectors
+from landscape.measure.forecast import Blocks, forecast, in_words
+from landscape.measure.measure import Measured, track
+from landscape.measure.measurement import Measurement, Point, Vectors
 from landscape.measure.parallel import Origin, Task, in_worker, one_by_one, processes
 from landscape.measure.steps import choose_steps, finite_steps, warn_of_damage
 from landscape.models import spread
@@ -92,7 +93,8 @@ def hessian(
                 what.require_sound(reader.checkpoint(tasks[0].step))
             with contextlib.ExitStack() as pool:
                 count = processes(what, len(tasks), jobs)
-                bar = pool.enter_context(Blocks(what, len(tasks), quiet))
+                seconds = _expected(reader, what, tasks, count) if tasks and not (quiet or ranks) else None
+                bar = pool.enter_context(Blocks(what, len(tasks), quiet, seconds, max(count, 1)))
                 if count:
                     calls = [(Origin.of(reader, what, source), task) for task in tasks]
                     workers = pool.enter_context(Workers(count))
@@ -103,6 +105,15 @@ def hessian(
             _warn_of_losses(reader, losses)
             analysis.write("complete")
     return views.open(out)
+
+
+def _expected(reader: RunReader, what: Measurement, tasks: Sequence[Task], count: int) -> dict[str, float]:
+    """Seconds that each block will take at a step; says what all of them will."""
+    step = tasks[0].step
+    seconds = forecast(what, Point(reader.checkpoint(step), what.problem.training(reader, step)))
+    whole = in_words(len(tasks) * sum(seconds.values()) / max(count, 1))
+    note(f"about {whole} for {len(tasks)} step{'s' * (len(tasks) > 1)} of {', '.join(seconds)}")
+    return seconds
 
 
 def _take(

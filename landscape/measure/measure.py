@@ -20,7 +20,6 @@ from landscape.measure.measurement import Measurement, Point, Vectors
 from landscape.measure.quantities import QUANTITIES, density, tracking
 from landscape.measure.quantities.quantity import Quantity, Row, pad
 from landscape.models.blocks import Block
-from landscape.progress import Bar
 
 Progress = Callable[[str, bool], object]
 """Called with the name of a block before and after it is measured."""
@@ -36,20 +35,6 @@ class Measured:
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled with arrays: tensors would be shared through files that end with their process."""
         return _of_arrays, (self.datasets, {name: vectors.cpu().numpy() for name, vectors in self.vectors.items()})
-
-
-class Blocks(Bar):
-    """A bar of blocks, each at so many steps."""
-
-    def __init__(self, what: Measurement, steps: int, quiet: bool = False) -> None:
-        form = "{l_bar}{bar}| {n_fmt}/{total_fmt} {elapsed}<{remaining}{postfix}"
-        super().__init__(steps * len(what.blocks), "block", quiet, bar_format=form)
-
-    def show(self, block: str, is_done: bool, step: int | None = None) -> None:
-        """Show the block being measured, and count it when it is done."""
-        if is_done:
-            self.update()
-        self.set_postfix(**({} if step is None else {"step": step}), block=block)
 
 
 def measure(what: Measurement, point: Point, progress: Progress = lambda block, done: None) -> Measured:
@@ -71,22 +56,29 @@ def measure(what: Measurement, point: Point, progress: Progress = lambda block, 
         for block in what.blocks:
             progress(block.name, False)
             checkpoint.rows[block.name] = _of_block(checkpoint, block)
-            if checkpoint.is_full(block):
+            if what.is_full(block):
                 spectra[block.name] = checkpoint.eigen(block).ritz
             progress(block.name, True)
         rows = checkpoint.rows
         root: Row = {name: np.array([rows[b.name][name] for b in what.blocks]) for name in rows[what.blocks[0].name]}
-        for quantity in QUANTITIES:
+        for quantity in asked_for(what):
             if quantity.scope == "point":
                 root |= quantity.compute(checkpoint)
             elif quantity.scope == "pair":
                 root |= _of_pairs(checkpoint, quantity, scales)
-        densities, distances = density.compute(checkpoint, spectra)
+        values = {"/": root, "spectrum": spectra}
+        if what.config.density:
+            values["density"], distances = density.compute(checkpoint, spectra)
+            root |= distances
         vectors = {block.name: checkpoint.eigen(block).vectors for block in what.blocks}
-    values = {"/": root | distances, "spectrum": spectra, "density": densities}
-    if what.config.eigenvectors:
+    if what.config.vectors:
         values["eigenvectors"] = {name: pad(v.mT.cpu().numpy(), what.config.k) for name, v in vectors.items()}
     return Measured({t.group: datasets.dataset(t, scales, values[t.group]) for t in tables}, vectors)
+
+
+def asked_for(what: Measurement) -> list[Quantity]:
+    """The quantities that the settings ask for."""
+    return [quantity for quantity in QUANTITIES if quantity.is_asked_for(what.config)]
 
 
 def eigenvectors(what: Measurement, point: Point, progress: Progress) -> Measured:
@@ -107,6 +99,8 @@ def track(what: Measurement, measured: Measured, before: Vectors) -> Datasets:
     measured.vectors and before: eigenvectors at the step and at the one before it.
     """
     root = measured.datasets["/"].copy(deep=True)
+    if what.config.only:
+        return {**measured.datasets, "/": root}
     with what.threads():
         for i, block in enumerate(what.blocks):
             row = tracking.tracked(before.get(block.name), measured.vectors[block.name], what.config.k)
@@ -123,7 +117,7 @@ def _of_block(checkpoint: Checkpoint, block: Block) -> Row:
     """All quantities of one block, and their cost."""
     started = time.monotonic()
     row: Row = {}
-    for quantity in QUANTITIES:
+    for quantity in asked_for(checkpoint.what):
         if quantity.scope == "block":
             row |= quantity.compute(checkpoint, block)
     return row | {"num_products": checkpoint.products[block.name], "seconds": time.monotonic() - started}

@@ -14,7 +14,7 @@ from landscape.curvature.operators import HessianOperator
 from landscape.devices import one_thread, require_dense
 from landscape.errors import ConfigError
 from landscape.files.schema import Scales, Table
-from landscape.measure.fields import ENDS, ROOT, density_table, losses_in, spectrum_table, vectors_table
+from landscape.measure.fields import ENDS, density_table, root_table, spectrum_table, vectors_table
 from landscape.measure.quantities import density
 from landscape.models.blocks import Block, Pair, choose
 from landscape.models.problem import Arrays, Problem, Training, tensors, with_state
@@ -62,18 +62,31 @@ class Measurement:
         chosen = choose(problem, config.blocks)
         what = cls(problem, config, chosen.blocks, chosen.pairs)
         for block in what.blocks:
-            if config.is_dense(what.order(block)):
+            if what.is_dense(block):
                 require_dense(block.name, what.order(block), problem.device)
         return what
 
+    def is_dense(self, block: Block) -> bool:
+        """Whether a block is treated as a dense matrix."""
+        return self.config.is_dense(block.size, self.problem.has_closed_form(block.parameters))
+
+    def is_full(self, block: Block) -> bool:
+        """Whether every eigenvalue of a block is computed."""
+        return self.is_dense(block) and self.config.is_full(block.size)
+
+    def is_cut(self, block: Block) -> bool:
+        """Whether a block of some rows is cut from the closed form of the whole parameters."""
+        has_closed_form = self.problem.has_closed_form(block.parameters)
+        return has_closed_form and self.config.is_dense(block.total, has_closed_form)
+
     def order(self, block: Block) -> int:
-        """Order of the largest matrix that a block takes: one of some rows is cut from that of the whole parameters."""
-        return block.total if self.config.is_dense(block.total) else block.size
+        """Order of the largest matrix that a block takes."""
+        return block.total if self.is_cut(block) else block.size
 
     @property
-    def is_dense(self) -> bool:
+    def depends_on_no_other(self) -> bool:
         """Whether all blocks are dense matrices, whose results depend on no other step."""
-        return all(self.config.is_dense(block.size) for block in self.blocks)
+        return all(map(self.is_dense, self.blocks))
 
     def require_sound(self, parameters: Arrays) -> None:
         """Raise ArgumentError or NumericsError, before any file is made, for a loss that has no Hessian there."""
@@ -83,14 +96,15 @@ class Measurement:
     def layout(self) -> tuple[list[Table], Scales]:
         """The tables of a file of these measurements, and the labels of all axes except those of rows."""
         names = [block.name for block in self.blocks]
-        full = tuple(block.name for block in self.blocks if self.config.is_full(block.size))
-        vectors = [vectors_table(tuple(names))] if self.config.eigenvectors else []
+        full = tuple(block.name for block in self.blocks if self.is_full(block))
+        more = [density_table(tuple(names))] if self.config.density else []
+        more += [vectors_table(tuple(names))] if self.config.vectors else []
         named = {"block": names, "other_block": names}
         named |= {"pair": [pair.name for pair in self.pairs], "part": list(self.problem.parts)}
         rows = {f"param_row_{block.name}": range(block.size) for block in self.blocks}
         scales = {**named, **ENDS, "rank": range(self.config.k), "density_point": range(density.POINTS), **rows}
-        return [losses_in(ROOT, self.config), spectrum_table(full), density_table(tuple(names)), *vectors], scales
+        return [root_table(self.config), spectrum_table(full), *more], scales
 
     def threads(self) -> contextlib.AbstractContextManager[None]:
         """One thread for dense blocks, whose results are reproduced bit for bit."""
-        return one_thread() if self.is_dense else contextlib.nullcontext()
+        return one_thread() if self.depends_on_no_other else contextlib.nullcontext()

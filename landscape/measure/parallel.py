@@ -90,7 +90,7 @@ def processes(what: Measurement, tasks: int, wanted: int | None) -> int:
     small ones would wait for the start of a process. Even a single process is another one: a library that has begun
     with several threads adds in another order.
     """
-    if wanted == 0 or what.problem.device.type != "cpu" or not what.is_dense:
+    if wanted == 0 or what.problem.device.type != "cpu" or not what.depends_on_no_other:
         return 0
     if wanted is None:
         largest = max(map(what.order, what.blocks))

@@ -99,7 +99,7 @@ def _slices(run: Path, step: int, config: SliceConfig, analysis: AnalysisConfig,
         what = Measurement.of(problem, dataclasses.replace(analysis, blocks=(block,)))
         (chosen,) = what.blocks
         at = Checkpoint(what, Point(reader.checkpoint(step)))
-    dense = at.is_dense(chosen)
+    dense = what.is_full(chosen)
     op = at.matrix(chosen) if dense else at.restricted(at.hessian, chosen)
     eigen = eigsh(
         op,

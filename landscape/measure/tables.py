@@ -12,7 +12,7 @@ from landscape.files.schema import STEP, UNKNOWN
 from landscape.files.views import File
 from landscape.measure.quantities import QUANTITIES
 from landscape.measure.quantities.directions import PARTS_SHOWN
-from landscape.measure.quantities.quantity import Column, Row
+from landscape.measure.quantities.quantity import Column, Quantity, Row
 
 Table = list[list[str]]
 """Lines of cells; the first line has the titles."""
@@ -26,14 +26,19 @@ def rows(file: File, group: str = "/") -> dict[int, Row]:
 
 
 def unconverged(file: File) -> dict[int, set[str]]:
-    """The blocks of which not every eigenvalue converged, by step."""
-    at = {step: ((row["converged"] == 0) & ~np.isnan(row["eigenvalues"])) for step, row in rows(file).items()}
+    """The blocks of which not every eigenvalue that was sought converged, by step."""
+    # Without `certify` those further in are found on the way, and their residuals say how well.
+    sought = slice(None if file.config.get("certify") else 1)
+    at = {
+        step: (row["converged"] == 0)[:, :, sought] & ~np.isnan(row["eigenvalues"])[:, :, sought]
+        for step, row in rows(file).items()
+    }
     return {step: {b for b, wrong in zip(file.blocks, all_, strict=True) if wrong.any()} for step, all_ in at.items()}
 
 
 def by_block(file: File) -> Table:
     """The quantities of blocks, without blocks that are not measured yet."""
-    columns = [column for quantity in QUANTITIES if quantity.scope == "block" for column in quantity.columns]
+    columns = [column for quantity in _measured(file) if quantity.scope == "block" for column in quantity.columns]
     lines = [["step", "block", *(_title(column.title, file) for column in columns)]]
     for step, row in rows(file).items():
         for i, block in enumerate(file.blocks):
@@ -44,7 +49,7 @@ def by_block(file: File) -> Table:
 
 def by_step(file: File) -> Table:
     """The quantities of checkpoints, and those of the pair that `pair_shown` chooses."""
-    chosen = [quantity for quantity in QUANTITIES if quantity.scope != "block"]
+    chosen = [quantity for quantity in _measured(file) if quantity.scope != "block"]
     columns = [column for quantity in chosen for column in quantity.columns]
     lines = [["step", *(_title(column.title, file) for column in columns)]]
     of_pairs = {name for quantity in chosen if quantity.scope == "pair" for name in quantity.names}
@@ -91,7 +96,12 @@ def notes(file: File) -> Iterator[str]:
     if chance := np.nanmax([0.0, *chances]):
         yield f"hidden/|H|: no eigenvalue is missed further out than this, except with probability {chance:.0e} per end"
     if any(unconverged(file).values()):
-        yield "* not every eigenvalue converged (see converged in the file)"
+        yield "* not converged (see residual_norm in the file)"
+
+
+def _measured(file: File) -> list[Quantity]:
+    """The quantities that a file has."""
+    return [quantity for quantity in QUANTITIES if set(quantity.names) <= set(file.datasets["/"])]
 
 
 def _cell(column: Column, row: Row) -> str:
@@ -103,7 +113,7 @@ def _cell(column: Column, row: Row) -> str:
 
 
 def _of_block(row: Row, i: int) -> Row:
-    return {n: row[n][i] for quantity in QUANTITIES if quantity.scope == "block" for n in quantity.names}
+    return {n: row[n][i] for q in QUANTITIES if q.scope == "block" for n in q.names if n in row}
 
 
 def _plain(values: xarray.DataArray) -> Any:
@@ -113,7 +123,8 @@ def _plain(values: xarray.DataArray) -> Any:
 
 
 def _title(title: str, file: File) -> str:
-    parts = file.datasets["/"]["part"].values.tolist()
+    data = file.datasets["/"]
+    parts = data["part"].values.tolist() if "part" in data else []
     rest = ["..."] if len(parts) > PARTS_SHOWN else []
     parts = "/".join([*parts[:PARTS_SHOWN], *rest])
     return title.format(pair=file.pairs[0] if file.pairs else "-", parts=parts)

@@ -79,7 +79,9 @@ class ModuleProblem(Problem, Shown):
 
     def _declare(self, blocks: Blocks, pairs: Pairs) -> None:
         self.blocks = {**named_blocks(blocks, pairs, shapes_of(self.parameters)), "all": tuple(self.parameters)}
-        self.default_blocks, self.pairs = tuple(self.blocks), tuple(declared(blocks, pairs)[1])
+        # The whole model last: it is the default only where nothing else is declared.
+        self.default_blocks = tuple(self.blocks)[:-1] or ("all",)
+        self.pairs = tuple(declared(blocks, pairs)[1])
 
     def or_blocks(self, blocks: Blocks, pairs: Pairs) -> ModuleProblem:
         """The problem with these blocks and pairs where it declares none itself. Raises ArgumentError as at first."""

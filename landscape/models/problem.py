@@ -125,6 +125,10 @@ class Problem(abc.ABC):
         """Exact results at a point; None for a model without any."""
         return None
 
+    def has_closed_form(self, names: Sequence[str]) -> bool:
+        """Whether `Structure.dense` gives the block of these parameters."""
+        return False
+
     @abc.abstractmethod
     def training(self, reader: RunReader, step: int) -> Training:
         """What the trainer knew at a stored step."""

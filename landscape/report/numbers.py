@@ -40,6 +40,8 @@ class BlockNumbers:
     """Lower bound of the saddle index."""
     upper: float
     """Upper bound of the saddle index."""
+    estimate: tuple[float, float, float]
+    """Of an index that is not counted, with its 95 % interval; NaN otherwise."""
     level: str
     """How the saddle index is known."""
     tolerance: float
@@ -97,7 +99,10 @@ def numbers(source: Source) -> Numbers:
     accuracy = metrics["test_accuracy"].dropna() if "test_accuracy" in metrics else pd.Series()
     step, where = _chosen_step(source, last)
     blocks = _blocks(source, step) if step is not None else {}
-    highest = {name: one.highest for name, one in blocks.items() if math.isfinite(one.highest)}
+    pairs = _chosen_pairs(source, blocks)
+    # Pairs have a sentence of their own.
+    others = blocks.keys() - pairs.keys() or blocks.keys()
+    highest = {name: blocks[name].highest for name in blocks if name in others and math.isfinite(blocks[name].highest)}
     name = "all" if "all" in highest else max(highest, key=highest.__getitem__, default="")
     first = int(at_steps["step"].min()) if len(at_steps) else 0
     earlier = _blocks(source, first).get(name) if name and step is not None and first < step else None
@@ -117,7 +122,7 @@ def numbers(source: Source) -> Numbers:
         where=where,
         block=blocks.get(name),
         first_block=earlier,
-        pairs=_chosen_pairs(source, blocks),
+        pairs=pairs,
         prop41=prop41,
         prop41_steps=prop41_steps,
         rates=rates,
@@ -164,7 +169,8 @@ def _chosen_step(source: Source, last: int | None) -> tuple[int | None, str]:
 def _blocks(source: Source, step: int) -> dict[str, BlockNumbers]:
     """The blocks measured at a step."""
     ends = source.table("by_step_block_end_rank", "step", "block", "end", "rank", "eigenvalues", "converged")
-    ends = ends[(ends["step"] == step) & (ends["rank"] == 0)].set_index(["block", "end"])
+    # Of the sharpness alone there is no lower end.
+    ends = ends[(ends["step"] == step) & (ends["rank"] == 0)].dropna(subset=["eigenvalues"]).set_index(["block", "end"])
     of_block = source.table("by_step_block", "step", "block")
     of_block = of_block[of_block["step"] == step].set_index("block")
     ratios = source.table("by_step_pair_rank", "step", "pair", "rank", "coupling_ratios", "coupling_ratio_error")
@@ -186,6 +192,7 @@ def _blocks(source: Source, step: int) -> dict[str, BlockNumbers]:
             are_bounds=bool((ends["converged"][[name]] == 0).any()) if name in ends.index else False,
             lower=_number(row.get("inertia_lower")),
             upper=_number(row.get("inertia_upper")),
+            estimate=tuple(_number(row.get(f"inertia_estimate{end}")) for end in ("", "_low", "_high")),  # type: ignore[arg-type]
             level=level,
             tolerance=_number(row.get("inertia_tolerance")),
             trace=_number(row.get("trace")),
@@ -198,8 +205,7 @@ def _blocks(source: Source, step: int) -> dict[str, BlockNumbers]:
 
 
 def _chosen_pairs(source: Source, blocks: dict[str, BlockNumbers]) -> dict[str, BlockNumbers]:
-    names = source.table("by_step_pair", "pair")["pair"].unique()
-    pairs = {name: blocks[name] for name in names if name in blocks and math.isfinite(blocks[name].depth)}
+    pairs = {name: one for name, one in blocks.items() if "," in name and math.isfinite(one.depth)}
     if not source.is_recorded and CLAIM in pairs:
         return {name: pairs[name] for name in (CLAIM, CONTROL) if name in pairs}
     return dict(sorted(pairs.items(), key=lambda pair: -pair[1].depth)[:_SHOWN])

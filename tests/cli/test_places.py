@@ -202,7 +202,7 @@ def test_too_long_names(length: int, tmp_path: Path, run_file: Path, assert_refu
     name = "x" * length + ".h5"
     for flag in ("--quiet", "--resume", "--overwrite"):
         assert_refused(["train", "--out", tmp_path / name, *SMALL, flag], 1, "File name too long", "")
-    assert_refused(["hessian", run_file, "--out", tmp_path / name], 1, "File name too long", "")
+    assert_refused(["hessian", run_file, "--quiet", "--out", tmp_path / name], 1, "File name too long", "")
     if length > 255:
         assert_refused(["info", tmp_path / name], 1, "File name too long", "a shorter name")
         assert_refused(["report", run_file, "--out", tmp_path / name], 1, "File name too long", "a shorter name")

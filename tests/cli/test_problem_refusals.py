@@ -96,7 +96,8 @@ def test_a_block_with_the_name_of_a_dataset(block: str, users_run: Path, capsys:
     """Spectra and densities have a dataset named after each block beside others of their own."""
     text = foreign.TINY.replace('"last"', f'"{block}"')
     error = f"run.hessian.h5: {block!r} has another meaning in "
-    foreign.refused(["hessian", "run.h5", "--problem", "mine:problem"], text, error, "rename it", capsys)
+    command = ["hessian", "run.h5", "--problem", "mine:problem", "--density"]
+    foreign.refused(command, text, error, "rename it", capsys)
 
 
 @pytest.mark.parametrize("parameter", ["distance", "radius"])

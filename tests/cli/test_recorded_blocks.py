@@ -35,9 +35,9 @@ def run(beside_the_user: None, tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("problem", "more", "blocks", "pairs"),
     [
-        ("mine.py:problem", [], ["w", "b", "w,b", "all"], ["w,b"]),
+        ("mine.py:problem", [], ["w", "b", "w,b"], ["w,b"]),
         ("mine.py:problem", ["--blocks", "b", "0.weight"], ["b", "0.weight"], ["w,b"]),
-        ("other.py:problem", [], ["first", "last", "first,last", "all"], ["first,last"]),
+        ("other.py:problem", [], ["first", "last", "first,last"], ["first,last"]),
     ],
 )
 def test_recorded_blocks_are_measured(
@@ -58,7 +58,7 @@ def test_a_recorded_block_is_that_of_its_parameters(run: Path) -> None:
     step = ["--run", "run.h5", "--problem", "mine.py:problem", "--step", "0"]
     assert cli.run(["slice", *step, "--block", "w", "--out", "slices"]) == 0
     assert cli.run(["critical", *step, "--search-hvps", "50", "--out", "point.hessian.h5"]) in (0, 3)
-    assert HessianReader(Path("point.hessian.h5")).blocks == ["w", "b", "w,b", "all"]
+    assert HessianReader(Path("point.hessian.h5")).blocks == ["w", "b", "w,b"]
 
 
 @pytest.mark.parametrize("name", ["my block", "a,b", "a/b", ""])

@@ -66,7 +66,12 @@ FILES = [
     ("train --out run.h5/sub/x.h5", 1, "cannot write in run.h5/sub", "another place"),
     ("hessian run.h5 --out run.h5/sub/x.h5", 1, "cannot write in run.h5/sub", "another place"),
     ("hessian run.h5 --out run.h5", 1, "is the run file itself", "another --out"),
-    ("hessian run.h5 --rtol 1e-3", 1, "it was made with rtol 1e-06, not 0.001", "--overwrite"),
+    (
+        "hessian run.h5 --k 10 --certify --density --rtol 1e-3",
+        1,
+        "it was made with rtol by default, not 0.001",
+        "--overwrite",
+    ),
     ("report run.h5 --out mine", 2, "exists and is no report with a record", "another folder"),
     ("report run.h5 --out mine --overwrite", 2, "exists and is no report with a record", "another folder"),
     ("train --config none.json", 1, "cannot read none.json", "check the path"),

@@ -9,7 +9,6 @@ import torch
 from helpers.matrices import Blocks, Hidden, draw, exact_ratios, joint_matrix, semidefinite
 from numpy.typing import NDArray
 
-from landscape.curvature import coupling as pencil
 from landscape.curvature.coupling import CouplingResult, coupling
 from landscape.curvature.inertia import certified
 from landscape.curvature.operators import MatrixOperator
@@ -123,35 +122,3 @@ def test_matrix_free_errors_bound_the_ratio_of_their_rank(budget: int) -> None:
     assert sum(known) > (0 if budget == 150 else 30)
     if budget == 3000:
         assert not any(near)
-
-
-def test_a_ratio_that_the_search_missed_leaves_the_errors_unknown() -> None:
-    """The run that is to show that nothing larger is left sees what is: no bound is given for any rank."""
-    blocks = semidefinite(30, 30, 0), draw(30, 40, seed=1), semidefinite(40, 40, 2)
-    solvers = [pencil.Cholesky(MatrixOperator(H), 1e-2) for H in (blocks[0], blocks[2])]
-    factored = solvers[0], MatrixOperator(blocks[1]), solvers[1]
-    K = pencil.whitened(*factored)
-    _, s, V = torch.linalg.svd(K @ torch.eye(40, dtype=torch.float64))
-    right = torch.linalg.solve_triangular(solvers[1].factor.T, V.T, upper=True)
-    for missed, is_known in ((None, True), (0, False), (2, False), (4, False)):
-        kept = [i for i in range(6) if i != missed]
-        upper, _ = pencil.upper_bounds(factored, right[:, kept], s[kept[:5]].numpy(), 1e-3, 1e-6, 0, 2000)
-        assert (upper is not None) == is_known
-        if upper is not None:
-            assert ((s[:5].numpy() <= upper) & (upper <= 1.002 * s[:5].numpy())).all()
-
-
-@pytest.mark.parametrize("mix", [1e-4, 1e-2, 0.1])
-def test_upper_bounds_allow_for_vectors_that_are_not_converged(mix: float) -> None:
-    """Right vectors off by `mix` towards the rest: the bounds still hold, and widen with the square of it."""
-    blocks = semidefinite(30, 30, 0), draw(30, 40, seed=1), semidefinite(40, 40, 2)
-    solvers = [pencil.Cholesky(MatrixOperator(H), 1e-2) for H in (blocks[0], blocks[2])]
-    factored = solvers[0], MatrixOperator(blocks[1]), solvers[1]
-    K = pencil.whitened(*factored)
-    _, s, V = torch.linalg.svd(K @ torch.eye(40, dtype=torch.float64))
-    s[4] = s[3]
-    vectors = torch.linalg.solve_triangular(solvers[1].factor.T, V[:4].T + mix * V[10:14].T, upper=True)
-    upper, _ = pencil.upper_bounds(factored, vectors, s[:4].numpy(), 0.1, 1e-6, 0, 2000)
-    assert upper is not None
-    assert (s[:4].numpy() <= upper * (1 + 1e-12)).all()
-    assert ((upper / s[:4].numpy() - 1)[:2] <= 3 * mix**2 + 1e-9).all()

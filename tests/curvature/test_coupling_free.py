@@ -74,7 +74,9 @@ def test_ratios_are_lower_bounds_within_their_errors(seed: int, kinds: str) -> N
     assert result.ratios.shape == result.errors.shape == result.distances.shape == (6,)
     assert (result.distances <= 1e-3 * result.ratios).all()
     assert np.isnan(result.errors).all() == ("free" in kinds)
-    assert kinds != "dense dense" or (result.errors <= 2e-3 * result.ratios).all()
+    if kinds == "dense dense":
+        # What a search may hide is a share of the largest square.
+        assert ((result.ratios + result.errors) ** 2 - result.ratios**2 <= 2e-3 * result.ratios[0] ** 2).all()
     assert result.ratios[0] > 1
     assert result.index_lower == min(6, (true > 1).sum())
 

@@ -34,7 +34,7 @@ class HessianReader:
         return self._rows.get("spectrum", {}).get(step, {})
 
     def densities(self, step: int) -> dict[str, Any]:
-        return self._rows["density"][step]
+        return self._rows["density"][step] if "density" in self._rows else {}
 
     def critical_point(self, step: int) -> dict[str, Any]:
         return self._rows["critical_point"][step]

@@ -149,7 +149,7 @@ def test_two_ranks_search_a_pair(search: str, run_file: Path, monkeypatch: pytes
     """Whatever a search found agrees with that of one process within both of their error bars; all counts are equal."""
     monkeypatch.chdir(run_file.parent)
     options, code = SEARCHES[search]
-    argv = ["hessian", *PAIR, "--quiet", *options, "--out"]
+    argv = ["hessian", *PAIR, "--certify", "--quiet", *options, "--out"]
     with started(run_file.parent, 2, command, run_file.parent, [*argv, "two.h5"]) as crew:
         crew.join()
     assert (crew.codes, crew.said()) == ([code, code], "")

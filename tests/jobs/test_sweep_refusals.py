@@ -129,7 +129,7 @@ def test_a_file_in_the_way(whole: Path, tmp_path: Path, capsys: pytest.CaptureFi
     runs[0].hessian[""].unlink()
     assert cli.run(arguments(tmp_path, k)) == 1
     said = capsys.readouterr().err
-    assert f"{runs[3].hessian['end']}: it was made with k 10, not 3" in said
+    assert f"{runs[3].hessian['end']}: it was made with k 4, not 3" in said
     assert "hint: move it away, and the sweep makes it again" in said
 
 

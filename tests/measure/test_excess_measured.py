@@ -64,7 +64,7 @@ def problem(loss: Any = cross_entropy, decay: float = 0.0) -> ModuleProblem:
 
 def measured(of: ModuleProblem, **settings: Any) -> dict[str, Any]:
     chosen: dict[str, Any] = {"blocks": ("embed", "attention", "embed,attention"), "k": 3, "rel_tau": 1e-3, **settings}
-    config = HessianConfig(device="cpu", **chosen)
+    config = HessianConfig(device="cpu", **{"certify": True, **chosen})
     nowhere = Training(0, dict.fromkeys(of.parameters, float("nan")), None, float("nan"))
     arrays = {n: p.detach().numpy() for n, p in network()[0].named_parameters()}
     return measure(Measurement.of(of, config), Point(arrays, nowhere)).datasets["/"]
@@ -198,7 +198,9 @@ def test_the_embedding_mlp_in_closed_form(tmp_path: Path) -> None:
     """Its Gauss-Newton blocks without products are those by automatic differentiation, and give the same ratios."""
     path = gelu_run(tmp_path)
     blocks = ("E", "W", "E,W")
-    row = analyse(path, HessianConfig(blocks=blocks, rel_tau=1e-6, device="cpu", steps="60"), quiet=True).row(60)
+    row = analyse(
+        path, HessianConfig(blocks=blocks, rel_tau=1e-6, certify=True, device="cpu", steps="60"), quiet=True
+    ).row(60)
     assert (row["gauss_newton_ratios"][0] > 0).all()
     assert not np.allclose(row["gauss_newton_ratios"][0], row["coupling_ratios"][0], rtol=1e-3)
     torch.manual_seed(0)
@@ -220,16 +222,18 @@ def test_matrix_free_it_takes_the_blocks(tmp_path: Path) -> None:
     """Without the diagonal blocks it is missing; with them it is there, and in the table."""
     path = gelu_run(tmp_path)
     settings: dict[str, Any] = {"device": "cpu", "steps": "60", "method": "lanczos", "rel_tau": 1e-2, "k": 3}
-    first = analyse(path, HessianConfig(blocks=("E,W",), **settings), quiet=True)
+    first = analyse(path, HessianConfig(blocks=("E,W",), certify=True, **settings), quiet=True)
     assert np.isnan(first.row(60)["excess_index_lower"][0])
     assert first.row(60)["excess_level"][0] == 0
     assert tables.by_step(first)[1][tables.by_step(first)[0].index("excess index")] == "-"
-    grown = analyse(path, HessianConfig(blocks=("E,W", "E", "W"), **settings), tmp_path / "all.h5", quiet=True)
+    grown = analyse(
+        path, HessianConfig(blocks=("E,W", "E", "W"), certify=True, **settings), tmp_path / "all.h5", quiet=True
+    )
     row = grown.row(60)
     assert row["excess_level"][0] == 2
     exact = analyse(
         path,
-        HessianConfig(blocks=("E", "W", "E,W"), device="cpu", steps="60", rel_tau=1e-2),
+        HessianConfig(blocks=("E", "W", "E,W"), certify=True, device="cpu", steps="60", rel_tau=1e-2),
         tmp_path / "dense.h5",
         quiet=True,
     ).row(60)

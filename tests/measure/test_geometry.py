@@ -191,8 +191,11 @@ def test_measured_checkpoints_that_the_run_has_lost_are_kept(tmp_path: Path, ass
 
 
 def test_the_command_prints_what_it_found(run_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A line a quantity; JSON has everything; info, check and export know the file."""
+    """Sentences, or a line a quantity; JSON has everything; info, check and export know the file."""
     assert command(["geometry", str(run_file), "--quiet"]) == 0
+    beats, *_ = capsys.readouterr().out.splitlines()
+    assert beats.startswith("* The embedding beats chance in none of ")
+    assert command(["geometry", str(run_file), "--quiet", "--tables"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split("  ")[-1] == "appears at"
     assert {line.split()[0] for line in lines[1:11]} == {statistic.name for statistic in emb.STATISTICS}

@@ -74,11 +74,11 @@ def test_a_grown_file_is_a_fresh_one(parts: tuple[str, ...], vectors: bool, smal
     for steps in parts:
         # Some of the file's blocks, or none, stand for all of them.
         blocks = ("E,W", "E") if not seconds else ("E",) if len(seconds) < 3 else ()
-        reader = analyse(small_run, settings(steps, *blocks, eigenvectors=vectors), grown, quiet=True)
+        reader = analyse(small_run, settings(steps, *blocks, vectors=vectors), grown, quiet=True)
         for step in reader.steps:
             wall = reader.row(step)["seconds"].tolist()
             assert seconds.setdefault(step, wall) == wall
-    analyse(small_run, settings("all", "E,W", "E", eigenvectors=vectors), fresh, quiet=True)
+    analyse(small_run, settings("all", "E,W", "E", vectors=vectors), fresh, quiet=True)
     assert everything(grown) == everything(fresh)
     assert HessianReader(grown).attrs["status"] == "complete"
 

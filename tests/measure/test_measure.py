@@ -138,7 +138,7 @@ def test_ratios_and_couplings_recomputed(tiny_run: Path, tiny_hessian: HessianRe
 @pytest.mark.slow
 def test_regularised_objective_shifts_by_the_decay(tiny_run: Path, tmp_path: Path) -> None:
     """L + wd/2 |theta|^2 has every eigenvalue wd higher; its gradient has wd theta more."""
-    config = HessianConfig(steps="60", objective="regularised", blocks=("E", "all"))
+    config = HessianConfig(steps="60", objective="regularised", blocks=("E", "all"), k=10)
     row = analyse(tiny_run, config, tmp_path / "r.h5", quiet=True).row(60)
     H, g, where = dense_hessian(tiny_run, 60, decay=TINY.weight_decay)
     for i, block in enumerate(("E", "all")):
@@ -162,7 +162,9 @@ def test_no_saddle_bound_where_f14_does_not_hold(activation: Any, objective: Any
 @pytest.mark.long
 def test_matrix_free_agrees_with_dense(tiny_run: Path, tiny_hessian: HessianReader, tmp_path: Path) -> None:
     """method lanczos finds the dense eigenvalues within its residuals; its bracket holds the certified index."""
-    config = HessianConfig(steps="60", method="lanczos", blocks=ALL_BLOCKS, k=5, chunk_size=20, max_hvps=3000)
+    config = HessianConfig(
+        steps="60", method="lanczos", certify=True, density=True, blocks=ALL_BLOCKS, k=5, chunk_size=20, max_hvps=3000
+    )
     result = analyse(tiny_run, config, tmp_path / "l.h5", quiet=True)
     row, dense = result.row(60), tiny_hessian.row(60)
     for i, block in enumerate(ALL_BLOCKS):
@@ -211,7 +213,7 @@ def test_models_without_an_embedding(model: Any, tmp_path: Path) -> None:
     run = tmp_path / "run.h5"
     train(dataclasses.replace(TINY, model=model, p=5, hidden=6), run, quiet=True)
     blocks = ("W", "V", "W,V", "all")
-    result = analyse(run, HessianConfig(steps="60", blocks=blocks), quiet=True)
+    result = analyse(run, HessianConfig(steps="60", blocks=blocks, k=10), quiet=True)
     H, _, where = dense_hessian(run, 60)
     for i, block in enumerate(blocks):
         at = pick(where, block)

@@ -19,7 +19,7 @@ from landscape.measure.parallel import processes
 
 
 def settings(steps: str, *blocks: str) -> HessianConfig:
-    return HessianConfig(steps=steps, blocks=blocks, device="cpu", k=3, eigenvectors=True)
+    return HessianConfig(steps=steps, blocks=blocks, device="cpu", k=3, vectors=True)
 
 
 @pytest.mark.slow

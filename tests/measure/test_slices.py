@@ -201,7 +201,7 @@ def test_tracking_finds_rotations_and_crossings() -> None:
 def test_the_file_tracks_from_row_to_row(tiny_run: Path, tmp_path: Path) -> None:
     """Overlaps in the file are those of the stored eigenvectors; the first row has none; a resumed file is the same."""
     path = tmp_path / "h.h5"
-    config = HessianConfig(steps="0,20,40,60", blocks=("E,W", "all"), k=4, eigenvectors=True, device="cpu")
+    config = HessianConfig(steps="0,20,40,60", blocks=("E,W", "all"), k=4, vectors=True, device="cpu")
     whole = analyse(tiny_run, config, path, quiet=True)
     with h5py.File(path) as file:
         vectors = file["eigenvectors/all"][()]

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slow
 def ends(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> HessianReader:
     """The analysis of the first and the last checkpoint of `tiny_run` without full spectra."""
     out = tmp_path_factory.mktemp("ends") / "ends.h5"
-    config = HessianConfig(blocks=BLOCKS, steps="0,60", spectra="ends", device="cpu")
+    config = HessianConfig(blocks=BLOCKS, steps="0,60", spectra="ends", certify=True, device="cpu")
     return analyse(tiny_run, config, out, quiet=True)
 
 
@@ -54,7 +54,7 @@ def test_indices_without_coupling_ratios_come_from_a_factorisation(
 ) -> None:
     """The level stays, and so does the count."""
     monkeypatch.setattr(Checkpoint, "coupling", lambda *_: None)
-    config = HessianConfig(blocks=BLOCKS, spectra="ends", steps="60", device="cpu")
+    config = HessianConfig(blocks=BLOCKS, spectra="ends", certify=True, steps="60", device="cpu")
     row, before = analyse(tiny_run, config, tmp_path / "ends.h5", quiet=True).row(60), ends.row(60)
     assert (before["coupling_index"] > 0).any()
     assert (row["coupling_index"] == -1).all()
@@ -78,7 +78,7 @@ def test_eigenvectors_of_a_block_with_fewer_parameters_than_k(tmp_path: Path) ->
     """As of their eigenvalues, ranks that the block has not are NaN."""
     run = tmp_path / "small.h5"
     train(dataclasses.replace(TINY, embed_dim=1, hidden=1, steps=2), run, quiet=True)
-    config = HessianConfig(blocks=("E", "W", "E,W"), eigenvectors=True, steps="0,2", device="cpu")
+    config = HessianConfig(blocks=("E", "W", "E,W"), k=10, vectors=True, steps="0,2", device="cpu")
     reader = analyse(run, config, quiet=True)
     for step in reader.steps:
         rows = reader.rows(step)

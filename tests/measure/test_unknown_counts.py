@@ -25,7 +25,7 @@ def hessian(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An analysis with every count known somewhere and not known elsewhere, but for matrix-free inertias."""
     path = tmp_path_factory.mktemp("unknown") / "tiny.hessian.h5"
     blocks = ("E", "W", "V", "E,W")
-    analyse(tiny_run, HessianConfig(blocks=blocks, k=2, steps="0,20,60", device="cpu"), path, quiet=True)
+    analyse(tiny_run, HessianConfig(blocks=blocks, certify=True, k=2, steps="0,20,60", device="cpu"), path, quiet=True)
     return path
 
 
@@ -68,7 +68,7 @@ def test_plain_readers_mask_it(name: str, hessian: Path) -> None:
 def test_json_has_null(tiny_run: Path, tmp_path: Path, hessian: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """`hessian --json` and `info --json`: null for counts, and for the steps of events that never came."""
     out = tmp_path / "j.hessian.h5"
-    assert cli.run(f"hessian {tiny_run} --out {out} --blocks E E,W --steps 0 --quiet --json".split()) == 0
+    assert cli.run(f"hessian {tiny_run} --out {out} --blocks E E,W --steps 0 --certify --quiet --json".split()) == 0
     document = json.loads(capsys.readouterr().out)
     (row,) = document["steps"]
     assert row["saddle_index_gauge_free"][0] is None

@@ -16,7 +16,7 @@ from helpers.hessians import analyse
 
 from landscape import progress
 from landscape.config import HessianConfig
-from landscape.measure.measure import Blocks
+from landscape.measure.forecast import Blocks
 from landscape.progress import Bar
 from landscape.workers import Workers, tell
 

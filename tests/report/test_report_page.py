@@ -74,7 +74,7 @@ def test_its_table_is_the_files(page: Path, tiny_run: Path) -> None:
 def test_an_analysis_of_one_step_has_no_curves_over_steps(tiny_run: Path, tmp_path: Path) -> None:
     """Its eigenvalues are in a table that is not folded, and no sentence speaks of more steps."""
     run = shutil.copy(tiny_run, tmp_path / "one.h5")
-    config = HessianConfig(blocks=("E", "W", "E,W"), steps="20", k=1, probes=2, device="cpu")
+    config = HessianConfig(blocks=("E", "W", "E,W"), steps="20", k=1, probes=2, density=True, device="cpu")
     analyse(run, config, quiet=True)
     folder = write_report([run], tmp_path / "r", quiet=True).parent
     drawn = {path.stem for path in (folder / "figures").glob("*.svg")}

@@ -41,7 +41,7 @@ def test_its_index_is_zero_and_its_zeros_are_those_of_the_jacobian(
     with landscape.Recorder(tmp_path / "run.h5", model) as recorder:
         recorder.checkpoint(0)
     problem = f"{tmp_path / 'gromov.py'}:problem"
-    command = ["hessian", str(tmp_path / "run.h5"), "--problem", problem, "--blocks", "inputs,output"]
+    command = ["hessian", str(tmp_path / "run.h5"), "--problem", problem, "--blocks", "inputs,output", "--certify"]
     assert cli.run([*command, "--device", "cpu", "--quiet"]) == 0
     with landscape.open(tmp_path / "run.hessian.h5") as file:
         data = file.datasets["/"].load()

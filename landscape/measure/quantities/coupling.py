@@ -22,7 +22,7 @@ def as_row(coupling: CouplingResult | None, fields: tuple[Field, ...], k: int) -
     """Ratios, errors, distances and index as four fields."""
     nothing = np.empty(0)
     values = (coupling.ratios, coupling.errors, coupling.distances) if coupling else (nothing,) * 3
-    row: Row = {field.name: pad(value[None, :k], k)[0] for field, value in zip(fields, values, strict=False)}
+    row: Row = {field.name: pad(value[None, :k], k)[1] for field, value in zip(fields, values, strict=False)}
     return row | {fields[3].name: coupling.index if coupling else -1}
 
 
@@ -82,4 +82,4 @@ def leading(row: Row, kind: str) -> str:
 
 COUPLING = Quantity(FIELDS, compute, columns=COLUMNS, place=60)
 STRENGTH_COLUMNS = (Column("coupling", lambda row: number(row["coupling_strength"])),)
-COUPLING_STRENGTH = Quantity(STRENGTH, compute_strength, columns=STRENGTH_COLUMNS, place=70)
+COUPLING_STRENGTH = Quantity(STRENGTH, compute_strength, columns=STRENGTH_COLUMNS, place=70, certified=True)

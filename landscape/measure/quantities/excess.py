@@ -27,7 +27,7 @@ def compute(at: Checkpoint, pair: Pair) -> Row:
     whole = _known(row)
     first, _, second = at.parts(pair)
     alone = []
-    if at.is_dense(pair.joint) and at.coupling(pair, whole.tolerance):
+    if at.what.is_dense(pair.joint) and at.coupling(pair, whole.tolerance):
         # Coupling ratios are defined where both shifted blocks are proved positive definite, errors included.
         alone = [Inertia(0, -1, -1, 0, 0, whole.tolerance, "certified")] * 2
     try:
@@ -179,5 +179,7 @@ def _excess(row: Row) -> str:
     return f"{lower:.0f}" if lower == upper else f"{lower:.0f}..{upper:.0f}{about}"
 
 
-EXCESS = Quantity(FIELDS, compute, columns=COLUMNS, place=65)
-GAUSS_NEWTON = Quantity(GAUSS_NEWTON_FIELDS, compute_gauss_newton, columns=GAUSS_NEWTON_COLUMNS, place=66)
+EXCESS = Quantity(FIELDS, compute, columns=COLUMNS, place=65, certified=True)
+GAUSS_NEWTON = Quantity(
+    GAUSS_NEWTON_FIELDS, compute_gauss_newton, columns=GAUSS_NEWTON_COLUMNS, place=66, certified=True
+)

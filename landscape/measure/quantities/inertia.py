@@ -33,7 +33,7 @@ def _gauge_free(at: Checkpoint, block: Block) -> int:
     from landscape.curvature.inertia import certified_outside
 
     gauge = None
-    if at.structure and at.is_dense(block) and block.positions is None:
+    if at.config.certify and at.structure and at.what.is_dense(block) and block.positions is None:
         gauge = at.structure.gauge(block.parameters)
     if gauge is None:
         return -1
@@ -111,7 +111,7 @@ BOUND_COLUMNS = (
 
 
 def _lowest(row: Row) -> str:
-    return f"{number(row['eigenvalues'][0, 0])}{star(row)}"
+    return f"{number(row['eigenvalues'][0, 0])}{star(row, 0)}"
 
 
 def _index(row: Row) -> str:

@@ -18,7 +18,7 @@ def compute_gradient(at: Checkpoint, block: Block) -> Row:
 
 FIELDS = (Field("train_loss", (), "f8", "data loss on the training set", "nat"),)
 NORM = (Field("grad_norm", ("block",), "f8", "gradient norm of the block's parameters"),)
-LOSS = Quantity(FIELDS, compute, columns=(Column("loss", lambda row: number(row["train_loss"])),), place=40)
+LOSS = Quantity(FIELDS, compute, columns=(Column("loss", lambda row: number(row["train_loss"])),), place=40, sharp=True)
 GRADIENT = Quantity(
-    NORM, compute_gradient, columns=(Column("|grad|", lambda row: f"{row['grad_norm']:.3g}"),), place=25
+    NORM, compute_gradient, columns=(Column("|grad|", lambda row: f"{row['grad_norm']:.3g}"),), place=25, sharp=True
 )

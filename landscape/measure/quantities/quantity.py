@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from landscape.config import AnalysisConfig
 from landscape.files.schema import Field
 
 if TYPE_CHECKING:
@@ -41,13 +42,19 @@ class Quantity:
 
     `compute` takes a Checkpoint and returns one value per field. If the first axis of the fields is `block`, it also
     takes the Block and omits that axis; if it is `pair`, it takes a Pair whose joint block is analysed. place: sort
-    key of its columns.
+    key of its columns. certified: only with `certify`; sharp: also where the sharpness alone is asked for.
     """
 
     fields: tuple[Field, ...]
     compute: Callable[..., Row]
     columns: tuple[Column, ...] = ()
     place: int = 100
+    certified: bool = False
+    sharp: bool = False
+
+    def is_asked_for(self, config: AnalysisConfig) -> bool:
+        """Whether an analysis measures it; its datasets are missing otherwise."""
+        return (config.certify or not self.certified) and (config.only is None or self.sharp)
 
     @property
     def scope(self) -> str:
@@ -62,9 +69,9 @@ class Quantity:
 
 
 def pad(values: NDArray[Any], k: int, fill: float = np.nan) -> NDArray[np.float64]:
-    """(end, found, ...) -> (end, k, ...)."""
-    padded = np.full((len(values), k, *values.shape[2:]), fill)
-    padded[:, : values.shape[1]] = values
+    """(end, m, ...) -> (end, k, ...) of m <= k; a single end is the highest of two."""
+    padded = np.full((2, k, *values.shape[2:]), fill)
+    padded[-len(values) :, : values.shape[1]] = values
     return padded
 
 
@@ -73,15 +80,14 @@ def quotient(a: float, b: float) -> float:
     return a / b if b else float("nan")
 
 
-def number(x: float) -> str:
-    """Four digits; a dash if missing."""
-    return "-" if np.isnan(x) else f"{x:.4g}"
+def number(x: float, digits: int = 4) -> str:
+    """So many digits; a dash if missing."""
+    return "-" if np.isnan(x) else f"{x:.{digits}g}"
 
 
-def star(row: Row) -> str:
-    """A mark for the numbers of a block of which not all eigenvalues converged."""
-    is_whole = bool(row["converged"][~np.isnan(row["eigenvalues"])].all())
-    return "" if is_whole else "*"
+def star(row: Row, end: int) -> str:
+    """A mark for the outermost eigenvalue of an end if it has not converged."""
+    return "*" if row["converged"][end, 0] == 0 and not np.isnan(row["eigenvalues"][end, 0]) else ""
 
 
 def count(x: int) -> str:

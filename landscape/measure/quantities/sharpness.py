@@ -70,4 +70,4 @@ COLUMNS = (
     Column("GD/2", lambda row: number(row["sharpness_gd"] / 2)),
     Column("Adam/38", lambda row: number(row["sharpness_adam"] / 38)),
 )
-SHARPNESS = Quantity(FIELDS, compute, columns=COLUMNS, place=80)
+SHARPNESS = Quantity(FIELDS, compute, columns=COLUMNS, place=80, sharp=True)

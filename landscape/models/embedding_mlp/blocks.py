@@ -39,7 +39,7 @@ BLOCKS: dict[str, tuple[str, ...]] = {
     "all": ("E", "W", "b1", "V", "b2"),
 }
 PAIRS = (("E", "W"), ("W", "V"), ("E", "V"))
-DEFAULT_BLOCKS = ("E", "W", "E,W", "W,V", "all")
+DEFAULT_BLOCKS = ("E", "W", "E,W", "W,V")
 PARTS: dict[str, tuple[str, ...]] = {"E": ("E",), "W": ("W",), "V": ("V",), "bias": ("b1", "b2")}
 """Parameters on which the mass of eigenvectors is reported."""
 CLAIM, CONTROL = "E,W", "W,V"

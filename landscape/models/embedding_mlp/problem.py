@@ -172,6 +172,10 @@ class EmbeddingMLPProblem(TrainedProblem):
         """What theory knows at a point."""
         return MLPStructure(self, params, decay)
 
+    def has_closed_form(self, names: Sequence[str]) -> bool:
+        """All but a bias without its matrix, which is far larger."""
+        return not any(bias in names and matrix not in names for bias, matrix in (("b1", "W"), ("b2", "V")))
+
     def plain(self, arrays: Arrays) -> Plain:
         """Input layer, flatten, Linear, activation, Linear, with torch's own gradients."""
         model, named = plain_model(self.train, arrays, self.device)
@@ -207,8 +211,8 @@ class MLPStructure(Structure):
         return EmbeddingHessian(own._passes, self.decay, over=lambda images: part.total(share * images))
 
     def dense(self, names: Sequence[str], gauss_newton: bool = False) -> Tensor | None:
-        """A block in closed form (theory.md, section 4); None for a bias without its matrix, which is far larger."""
-        if any(bias in names and matrix not in names for bias, matrix in (("b1", "W"), ("b2", "V"))):
+        """A block in closed form (theory.md, section 4), where it has one."""
+        if not self.problem.has_closed_form(names):
             return None
         if gauss_newton not in self._closed:
             at = self.problem

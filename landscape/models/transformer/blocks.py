@@ -73,7 +73,7 @@ COLOURS = {
 
 MATRICES = ("E", "P", "Q", "K", "V", "O", "mlp_in", "mlp_out", "U")
 PAIRS = (("E", "Q,K"), ("Q", "K"), ("V", "O"), ("mlp_in", "mlp_out"), ("E", "U"), ("E", "mlp_in"))
-DEFAULT_BLOCKS = ("E", "Q", "K", "V", "O", "mlp_in", "mlp_out", "U", *map(",".join, PAIRS), "all")
+DEFAULT_BLOCKS = ("E", "Q", "K", "V", "O", "mlp_in", "mlp_out", "U", *map(",".join, PAIRS))
 Groups = dict[str, tuple[str, ...]]
 
 

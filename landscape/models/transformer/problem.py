@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from landscape.models.problem import Arrays, ParameterSpec, Plain
 from landscape.models.trained import TrainedProblem
 from landscape.models.transformer.blocks import DEFAULT_BLOCKS, blocks_of, pairs_of, parameters, parts_of
 from landscape.models.transformer.model import Transformer, plain_model
-from landscape.models.transformer.structure import TransformerStructure
+from landscape.models.transformer.structure import MOST_KEPT, TransformerStructure
 
 
 class TransformerProblem(TrainedProblem):
@@ -33,6 +33,10 @@ class TransformerProblem(TrainedProblem):
     def structure(self, params: Mapping[str, Tensor], decay: float) -> TransformerStructure:
         """What is known at a point."""
         return TransformerStructure(self.train, params, self.tokens, self.labels, decay)
+
+    def has_closed_form(self, names: Sequence[str]) -> bool:
+        """Those of a network whose columns are kept; of a larger one, the last layer's are not worth an exception."""
+        return sum(p.numel() for p in self.model.parameters()) <= MOST_KEPT
 
     def plain(self, arrays: Arrays) -> Plain:
         """torch's own multi-head attention, LayerNorm and Linear."""

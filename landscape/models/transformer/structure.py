@@ -425,7 +425,7 @@ def _outer(left: Tensor, right: Tensor) -> Tensor:
     return flat.view(*left.shape[1:], *right.shape[1:])
 
 
-_MOST = 1 << 13
+MOST_KEPT = 1 << 13
 """Parameters of a model whose columns are kept for all blocks of a checkpoint: half a gigabyte."""
 
 
@@ -448,7 +448,7 @@ class TransformerStructure(Structure):
 
     def dense(self, names: Sequence[str], gauss_newton: bool = False) -> Tensor | None:
         """A diagonal block or its Gauss-Newton part; None where it takes more columns than may be kept."""
-        if self._size > _MOST and not self._late.keys() >= set(names):
+        if self._size > MOST_KEPT and not self._late.keys() >= set(names):
             return None
         matrix = torch.cat([torch.cat([self._piece(a, b, gauss_newton) for b in names], dim=1) for a in names])
         matrix.diagonal().add_(self.decay)
