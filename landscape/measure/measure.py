@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from landscape.curvature.eigsh import EigenResult
 from landscape.files.schema import Scales
 from landscape.measure import datasets
 from landscape.measure.checkpoint import Checkpoint
@@ -27,7 +28,7 @@ Progress = Callable[[str, bool], object]
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
-    """The datasets of one point, without the axis of steps, and the eigenvectors of blocks that were measured."""
+    """The datasets of one point, without the axis of steps, and the eigenvectors of blocks that were sought."""
 
     datasets: Datasets
     vectors: dict[str, Tensor]
@@ -70,10 +71,10 @@ def measure(what: Measurement, point: Point, progress: Progress = lambda block, 
         if what.config.density:
             values["density"], distances = density.compute(checkpoint, spectra)
             root |= distances
-        vectors = {block.name: checkpoint.eigen(block).vectors for block in what.blocks}
+        eigen = {block.name: checkpoint.eigen(block) for block in what.blocks}
     if what.config.vectors:
-        values["eigenvectors"] = {name: pad(v.mT.cpu().numpy(), what.config.k) for name, v in vectors.items()}
-    return Measured({t.group: datasets.dataset(t, scales, values[t.group]) for t in tables}, vectors)
+        values["eigenvectors"] = {name: pad(e.vectors.mT.cpu().numpy(), what.config.k) for name, e in eigen.items()}
+    return Measured({t.group: datasets.dataset(t, scales, values[t.group]) for t in tables}, _sought(what, eigen))
 
 
 def asked_for(what: Measurement) -> list[Quantity]:
@@ -83,14 +84,14 @@ def asked_for(what: Measurement) -> list[Quantity]:
 
 def eigenvectors(what: Measurement, point: Point, progress: Progress) -> Measured:
     """The eigenvectors of every block alone, from which the next step is tracked."""
-    vectors = {}
+    eigen = {}
     with what.threads():
         checkpoint = Checkpoint(what, point)
         for block in what.blocks:
             progress(block.name, False)
-            vectors[block.name] = checkpoint.eigen(block).vectors
+            eigen[block.name] = checkpoint.eigen(block)
             progress(block.name, True)
-    return Measured({}, vectors)
+    return Measured({}, _sought(what, eigen))
 
 
 def track(what: Measurement, measured: Measured, before: Vectors) -> Datasets:
@@ -103,10 +104,15 @@ def track(what: Measurement, measured: Measured, before: Vectors) -> Datasets:
         return {**measured.datasets, "/": root}
     with what.threads():
         for i, block in enumerate(what.blocks):
-            row = tracking.tracked(before.get(block.name), measured.vectors[block.name], what.config.k)
+            row = tracking.tracked(before.get(block.name), measured.vectors.get(block.name), what.config.k)
             for name, value in row.items():
                 root[name].values[i] = value
     return {**measured.datasets, "/": root}
+
+
+def _sought(what: Measurement, eigen: Mapping[str, EigenResult]) -> dict[str, Tensor]:
+    """The eigenvectors of blocks in which all were sought: others say nothing of how a subspace moves."""
+    return {name: one.vectors for name, one in eigen.items() if what.config.certify or one.converged.all()}
 
 
 def _of_arrays(rows: Datasets, vectors: dict[str, NDArray[Any]]) -> Measured:

@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-def tracked(before: Tensor | None, vectors: Tensor, k: int) -> Row:
-    """Overlap and crossings of a block's eigenvectors with those at the step before; missing without any."""
+def tracked(before: Tensor | None, vectors: Tensor | None, k: int) -> Row:
+    """Overlap and crossings of a block's eigenvectors with those at the step before; missing without either."""
     from landscape.curvature.eigsh import track
 
     rank, overlap = np.full((2, k), -1), np.full((2, k), np.nan)
     row: Row = {"subspace_overlap": [np.nan, np.nan], "crossings": [-1, -1]}
-    if before is not None and before.shape == vectors.shape:
+    if before is not None and vectors is not None and before.shape == vectors.shape:
         match = track(before, vectors)
         rank[:, : vectors.shape[2]], overlap[:, : vectors.shape[2]] = match.previous_rank, match.previous_overlap
         row = {"subspace_overlap": match.subspace_overlap, "crossings": match.crossings}
