@@ -155,7 +155,9 @@ def test_a_file_of_the_program_itself_needs_a_problem(users_run: Path, capsys: p
 def test_a_report_needs_the_files_alone(users_run: Path) -> None:
     """Blocks of any names are drawn, however long."""
     blocks = ["first", "last", "first,last", "*.bias", "*.bias,2.weight", "0.weight"]
-    assert cli.run(["hessian", "run.h5", "--problem", "mine.py:problem", "--quiet", "--blocks", *blocks]) == 0
+    assert (
+        cli.run(["hessian", "run.h5", "--problem", "mine.py:problem", "--density", "--quiet", "--blocks", *blocks]) == 0
+    )
     Path("mine.py").unlink()
     assert cli.run(["report", "run.h5", "--out", "page", "--quiet"]) == 0
     text = Path("page/report.html").read_text()

@@ -109,7 +109,7 @@ def assert_equal(actual: Path, expected: Path) -> None:
 def test_two_ranks_measure_a_trained_network(run_file: Path) -> None:
     """Products by hand and by autograd, 14 samples on one rank and 15 on the other; the file says how it was made."""
     options = [str(run_file), "--steps", "60", "--blocks", "E", "all", "--method", "lanczos"]
-    options = [*options, "--rtol", "1e-10", "--device", "cpu", "--quiet", "--out"]
+    options = [*options, "--certify", "--density", "--rtol", "1e-10", "--device", "cpu", "--quiet", "--out"]
     torchrun(run_file.parent, "hessian", *options, "two.h5")
     assert cli.run(["hessian", *options, str(run_file.with_name("one.h5"))]) == 0
     two, one = (run_file.with_name(f"{name}.h5") for name in ("two", "one"))
@@ -181,7 +181,7 @@ def loaded(users_run: Path) -> Path:
     return users_run
 
 
-OPTIONS = ["hessian", "run.h5", "--problem", "loaded.py:problem", "--steps", "0,9", "--quiet"]
+OPTIONS = ["hessian", "run.h5", "--problem", "loaded.py:problem", "--certify", "--density", "--steps", "0,9", "--quiet"]
 
 
 @pytest.mark.long

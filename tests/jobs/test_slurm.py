@@ -23,9 +23,9 @@ pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
 
 SWEEP: dict[str, Any] = {
     "name": "shapes",
-    "train": {**SHORT, "steps": 600, "checkpoint_every": 40, "dtype": "float64"},
+    "train": {**SHORT, "steps": 2000, "checkpoint_every": 100, "dtype": "float64"},
     "cases": {f"h{hidden}": {"hidden": hidden} for hidden in range(8, 20)},
-    "hessian": [{"steps": "0,600", "blocks": ["E", "E,W"], "device": "cpu"}],
+    "hessian": [{"steps": "0,2000", "blocks": ["E", "E,W"], "device": "cpu"}],
 }
 """12 runs of a shape each: who trains beside whom changes the last bits, and here nobody does."""
 

@@ -53,7 +53,8 @@ def test_training_and_analysis(seed: int, tmp_path: Path) -> None:
             assert np.array_equal(value, resumed[name], equal_nan=kind == "f"), name
 
     out = tmp_path / "parts.hessian.h5"
-    analyse(parts, HessianConfig(steps="12", k=1, probes=2, probe_steps=2, device="cpu"), out, quiet=True)
+    settings = HessianConfig(steps="12", k=1, probes=2, probe_steps=2, certify=True, density=True, device="cpu")
+    analyse(parts, settings, out, quiet=True)
     H, rows = dense_hessian(parts, 12)
     norm = float(torch.linalg.matrix_norm(H, 2))
     with h5py.File(out) as file:
@@ -73,7 +74,7 @@ def test_training_and_analysis(seed: int, tmp_path: Path) -> None:
             assert abs(highest - expected[-1]) <= 1e-9 * norm
             tau = file["inertia_tolerance"][0, at]
             assert file["inertia_lower"][0, at] <= (expected < -tau).sum() <= file["inertia_upper"][0, at]
-    assert {"E", "Q", "K", "V", "O", "mlp_in", "mlp_out", "E,Q,K", "all"} <= set(blocks)
+    assert {"E", "Q", "K", "V", "O", "mlp_in", "mlp_out", "E,Q,K"} <= set(blocks)
     assert ("U" in blocks) != config.tied
 
 

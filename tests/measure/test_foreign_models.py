@@ -158,7 +158,7 @@ def test_from_run_to_figures(name: str, capsys: pytest.CaptureFixture[str]) -> N
     declared = {"transformer": ["embed", "attention", "head"], "lstm": ["recurrent", "out"]}[name]
     pair = f"{declared[0]},{declared[-1]}"
     blocks = [*declared, pair, "all", *EXTRA[name]]
-    assert cli.run(["hessian", *own, "--steps", "0,8", "--k", "4", "--quiet", "--blocks", *blocks]) == 0
+    assert cli.run(["hessian", *own, "--steps", "0,8", "--certify", "--density", "--quiet", "--blocks", *blocks]) == 0
     reader = HessianReader("run.hessian.h5")
     assert reader.blocks == blocks
     assert reader.pairs[0] == pair

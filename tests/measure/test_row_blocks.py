@@ -148,7 +148,7 @@ def test_rows_in_other_commands(four_tokens: Path, tmp_path: Path, monkeypatch: 
     slices = slice_checkpoint(four_tokens, STEP, SliceConfig(block="E[operands],W", k=1), AnalysisConfig(device="cpu"))
     assert slices.agreement < 1e-6
     out = tmp_path / "run.hessian.h5"
-    argv = ["hessian", str(four_tokens), "--out", str(out), "--steps", str(STEP), "--k", "3", "--quiet"]
+    argv = ["hessian", str(four_tokens), "--out", str(out), "--steps", str(STEP), "--k", "3", "--certify", "--quiet"]
     assert cli.run([*argv, "--blocks", "E", "E[operands]", "E[operands],W"]) == 0
     result = HessianReader(out)
     title, line = tables.by_step(result)

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slow
 def ends(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> HessianReader:
     """The analysis of the first and the last checkpoint of `tiny_run` without full spectra."""
     out = tmp_path_factory.mktemp("ends") / "ends.h5"
-    config = HessianConfig(blocks=BLOCKS, steps="0,60", spectra="ends", certify=True, device="cpu")
+    config = HessianConfig(blocks=BLOCKS, steps="0,60", k=10, spectra="ends", certify=True, device="cpu")
     return analyse(tiny_run, config, out, quiet=True)
 
 

@@ -46,7 +46,15 @@ def test_a_module_is_measured_as_the_problem_is(method: Any, tmp_path: Path) -> 
     foreign = ModuleProblem(model, inputs, targets, blocks=BLOCKS, pairs=pairs)
     ours = {name: OURS[name] for name, _ in model.named_parameters()}
     assert foreign.blocks["E,W"] == ("0.weight", "2.weight")
-    settings = HessianConfig(blocks=("E", "W", "E,W", "W,V", "all"), method=method, k=3, device="cpu", rel_tau=1e-3)
+    settings = HessianConfig(
+        blocks=("E", "W", "E,W", "W,V", "all"),
+        method=method,
+        k=3,
+        device="cpu",
+        rel_tau=1e-3,
+        certify=True,
+        density=True,
+    )
 
     def numbers(problem: Problem, point: Point) -> dict[str, Any]:
         root = measure(Measurement.of(problem, settings), point).datasets["/"]

@@ -100,7 +100,7 @@ def test_an_analysis_begins_there(memorised: Path, tmp_path: Path) -> None:
     both = [
         analyse(
             memorised,
-            HessianConfig(blocks=("E,W",), k=4, steps="200", method=method, device="cpu"),
+            HessianConfig(blocks=("E,W",), k=4, steps="200", method=method, certify=True, device="cpu"),
             tmp_path / f"{method}.h5",
             quiet=True,
         ).row(200)
