@@ -201,7 +201,8 @@ def parts() -> list[Part]:
 
 def rows(results: Mapping[str, Numbers]) -> Iterator[Row]:
     """What was forecast and what it took, and both ends by every tool."""
-    for case, each in results.get("forecast", {}).items():
+    forecasts = results.get("forecast", {})
+    for case, each in ((case, forecasts[case]) for case in CASES if case in forecasts):
         took = f"{each['seconds']:.3g} s after a forecast of {each['forecast']:.3g} s, {each['products']:,} products"
         yield Row(f"`landscape hessian`: {case}, all cores", {"landscape": took})
     if "peers" in results:

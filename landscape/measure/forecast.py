@@ -56,7 +56,7 @@ def _of_block(at: Checkpoint, block: Block, unit: float) -> float:
     counted = 0.0 if what.is_full(block) else 1.5 * factor
     pair = 2.5 * factor if any(pair.name == block.name for pair in what.pairs) else 0.0
     if config.certify:
-        ends, counted, pair = ends + 2 * factor, 2.5 * factor, 4 * pair
+        ends, counted, pair = ends + factor, 2 * factor, 2 * pair
     return assembled + ends + counted + pair + (probes if config.density and not what.is_full(block) else 0.0)
 
 
