@@ -135,6 +135,36 @@ def costs(results: Mapping[str, Numbers]) -> Iterator[list[str]]:
             yield [name, f"{size:,}", *(_cost(cell) if cell else "" for cell in cells)]
 
 
+def draw_costs(results: Mapping[str, Numbers], path: Path) -> None:
+    """CPU seconds of a checkpoint by the size of the network, for each of what is asked for."""
+    import matplotlib.pyplot as plt
+    import pandas as pd
+    import seaborn as sns
+
+    rows = [
+        (size, asked or "by default", results[part]["cpu"])
+        for name, size in SIZES.items()
+        for asked in ASKED
+        if (part := f"{name} {asked}".strip()) in results
+    ]
+    if not rows:
+        return
+    with sns.axes_style("ticks"):
+        figure, axis = plt.subplots(figsize=(6, 3.2), layout="constrained")
+        data = pd.DataFrame(rows, columns=["parameters", "asked for", "CPU s"])
+        look = {"palette": "colorblind", "markers": True, "dashes": False}
+        sns.lineplot(data, x="parameters", y="CPU s", hue="asked for", style="asked for", ax=axis, **look)
+    axis.set(xscale="log", yscale="log", ylabel="CPU time of a checkpoint (s)")
+    ticks = [1, 3, 10, 30, 100, 300]
+    axis.set_yticks(ticks, map(str, ticks))
+    axis.set_xticks([*SIZES.values()], [f"{size:,}" for size in SIZES.values()])
+    axis.minorticks_off()
+    sns.despine(figure)
+    path.parent.mkdir(exist_ok=True)
+    figure.savefig(path, metadata={"Date": None})
+    plt.close(figure)
+
+
 def waits(results: Mapping[str, Numbers]) -> Iterator[list[str]]:
     """A row a command."""
     for part, (name, _) in COMMANDS.items():

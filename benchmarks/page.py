@@ -54,6 +54,7 @@ def write(docs: Path, results: Path = RESULTS) -> None:
         runs=_table(["measured", "code", "machine", "versions"], _environments(files)),
     )
     (docs / "performance.md").write_text(text, encoding="utf-8")
+    commands.draw_costs(parts["commands"], docs / "static/costs.svg")
 
 
 def _table(head: list[str], rows: Iterable[list[str]]) -> str:
