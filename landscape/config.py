@@ -275,7 +275,7 @@ class AnalysisConfig:
         """Residual relative to |H| at which an eigenvalue counts as converged, of a dense block or another."""
         return self.rtol or (EXACT if self.certify else CLOSE if is_dense else ROUGH)
 
-    def is_dense(self, size: int, has_closed_form: bool = False) -> bool:
+    def is_dense(self, size: int, has_closed_form: bool) -> bool:
         """Whether a block of this many parameters is treated as a dense matrix."""
         if self.method != "auto":
             return self.method == "dense"

@@ -166,7 +166,7 @@ def require_parameters(params: Any, device: torch.device) -> None:
 
 
 def require_real(name: str, p: Any) -> None:
-    """Raise ArgumentError for a parameter that is no real floating-point tensor."""
+    """Raise ArgumentError unless a parameter is a real floating-point tensor."""
     if not isinstance(p, Tensor):
         raise ArgumentError(f"parameter {name!r} is {kind_of(p)}", "give a tensor")
     if isinstance(p, UninitializedParameter):
@@ -183,7 +183,7 @@ def require_real(name: str, p: Any) -> None:
 
 
 def require_value(value: Any, dtype: torch.dtype) -> None:
-    """Raise ArgumentError for a loss that is no real tensor of at least the objective's precision."""
+    """Raise ArgumentError unless a loss is a real tensor of at least the objective's precision."""
     if not isinstance(value, Tensor):
         raise ArgumentError(f"the loss returns {kind_of(value)}", "return a tensor: a number, or one for each sample")
     hint = "return floating-point numbers, which have derivatives"

@@ -128,7 +128,7 @@ def _factorised(
     gram = FunctionOperator(lambda vectors: K @ (transposed @ vectors), (order, order), K)
     apart = coupling_error(K, transposed, seed)
     # Squares have twice the relative error, and what a search may hide is ten times its tolerance.
-    eigen = leading(gram, k, 0.1 * rtol, 0.0, seed, max_hvps // 2)
+    eigen = leading(gram, k, 0.1 * rtol, seed, max_hvps // 2)
     squares, residuals = eigen.values[0].clip(0.0), eigen.residuals[0]
     ratios = np.sqrt(squares)
     # A root is no further away than the square divided by it, or than the root of the square's distance.
@@ -150,7 +150,7 @@ class _Basis:
         self.grow(start)
 
     def grow(self, x: Tensor) -> int:
-        """Add what of x is new beyond rounding; returns how many vectors that is."""
+        """Add the part of x that is new beyond rounding; returns its number of vectors."""
         new = torch.finfo(x.dtype).eps ** 0.5
         x = x[:, x.norm(dim=0) > 0]
         for _ in range(3):

@@ -327,7 +327,7 @@ class _Krylov:
         self.num_products = m
 
     def newton(self, rounding: float) -> tuple[float, bool, float]:
-        """Length of the shortest s with g + H s = 0, if `step` takes most of it, and what of |g| it knows nothing of.
+        """Length of the shortest s with g + H s = 0, if `step` takes most of it, and the part of |g| left open.
 
         Only components of g count that are more than its rounding.
         """

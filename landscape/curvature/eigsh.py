@@ -165,7 +165,7 @@ def eigsh(
         require_vectors("v0", v0, op.shape[0], "end")
     n = op.shape[0]
     k = min(k, n)
-    tol = max(rtol, 10 * n**0.5 * torch.finfo(op.dtype).eps)
+    tol = _reachable(rtol, op)
     if is_dense(method, n):
         H = op.symmetric().double()
         ritz, low, high = _dense(H.matrix, k)
@@ -175,6 +175,11 @@ def eigsh(
     search = Search(op, k, which, tol, seed, max_hvps)
     low, high = search.run(v0)
     return _result(op, which, k, tol, search.krylov.theta, low, high, search, op.error, is_matrix)
+
+
+def _reachable(rtol: float, op: LinearOperator) -> float:
+    """A relative residual, or the smallest that rounding in products leaves."""
+    return float(max(rtol, 10 * op.shape[0] ** 0.5 * torch.finfo(op.dtype).eps))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -200,7 +205,7 @@ def glimpse(
     """
     n = op.shape[0]
     error = product_error(op, seed) if matrix is None else matrix.error
-    k, tol, op = min(k, n), max(rtol, 10 * n**0.5 * torch.finfo(op.dtype).eps), Sound(op)
+    k, tol, op = min(k, n), _reachable(rtol, op), Sound(op)
     search = Search(op, k, "both", tol, seed, max_hvps, sought=1)
     low, high = search.run(None)
     assert search.rule
@@ -209,12 +214,12 @@ def glimpse(
     return Glimpse(dataclasses.replace(eigen, num_products=spent), error, *search.rule)
 
 
-def leading(op: LinearOperator, k: int, rtol: float, error: float, seed: int, max_hvps: int) -> EigenResult:
-    """The k highest eigenpairs of an operator whose products are right to `error` in norm (cf. `eigsh`)."""
-    k, tol, op = min(k, op.shape[0]), max(rtol, 10 * op.shape[0] ** 0.5 * torch.finfo(op.dtype).eps), Sound(op)
+def leading(op: LinearOperator, k: int, rtol: float, seed: int, max_hvps: int) -> EigenResult:
+    """The k highest eigenpairs of an operator, whose error the caller adds to their residuals (cf. `eigsh`)."""
+    k, tol, op = min(k, op.shape[0]), _reachable(rtol, op), Sound(op)
     search = Search(op, k, "highest", tol, seed, max_hvps)
     low, high = search.run(None)
-    return _result(op, "highest", k, tol, search.krylov.theta, low, high, search, rounding=error)
+    return _result(op, "highest", k, tol, search.krylov.theta, low, high, search, rounding=0.0)
 
 
 def operator_norm(op: LinearOperator, seed: int = 0) -> float:

@@ -64,7 +64,7 @@ class Krylov:
         self.near = 0
         self.T, self.coupling = np.zeros((columns, columns)), np.zeros((0, 0))
         self.theta, self.S = np.zeros(0), np.zeros((0, 0))
-        # The size of H seen so far, and what of it is rounding in a new direction.
+        # The size of H seen so far, and the share of it up to which a new direction is rounding.
         self.scale = 0.0
         self.rounding = 10 * op.shape[0] ** 0.5 * torch.finfo(op.dtype).eps
 

@@ -122,7 +122,7 @@ class _Sketch:
         for B in without:
             within = within - B * (B * self.W).sum(0)
             known = known - (B * (self.H @ B)).sum(0)
-        # x^T A x of what of each vector x is beyond the sketch, as if x had its mean length there.
+        # x^T A x for the part of each vector x outside the sketch, as if x had its mean length there.
         beyond = self.quadratic + (within * (self.H @ within - 2 * self.R)).sum(0)
         dimension = self.n - self.m + len(without)
         return known + beyond * dimension / (self.n - within.square().sum(0))

@@ -234,7 +234,7 @@ def _longest_array() -> int:
 
 def _room() -> tuple[int, list[str]]:
     """How many jobs run side by side in this allocation, and its GPUs, of which each gets one."""
-    # As CUDA reads it: nothing from the first that is no device on, such as -1 and Slurm's NoDevFiles.
+    # As CUDA reads it: nothing from the first entry on that names no device, such as -1 and Slurm's NoDevFiles.
     named = map(str.strip, os.environ.get("CUDA_VISIBLE_DEVICES", "").split(","))
     devices = list(itertools.takewhile(re.compile(r"\d+|(GPU|MIG)-.+").fullmatch, named))
     cores = min(len(os.sched_getaffinity(0)), int(os.environ.get("SLURM_CPUS_PER_TASK", 1)))

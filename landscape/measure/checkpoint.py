@@ -186,9 +186,9 @@ class Checkpoint:
             result = coupling(H_11, H_12, H_22, tolerance, config.k, method, rtol, config.seed, most, lowest)
         except NumericsError:
             return None
-        if result.index < 0 and pair.name in self._inertia and self._inertia[pair.name].tolerance == tolerance:
+        known = self._inertia.get(pair.name)
+        if result.index < 0 and known and known.level == "certified" and known.tolerance == tolerance:
             # F0: the ratios above 1 are as many as the joint block has eigenvalues below -tau.
-            known = self._inertia[pair.name]
             return dataclasses.replace(result, index_lower=known.lower, index_upper=known.upper)
         return result
 

@@ -94,7 +94,7 @@ class Blocks(Bar):
         processes: int = 1,
     ) -> None:
         self._share = {block.name: 1.0 for block in what.blocks} if seconds is None else dict(seconds)
-        self._processes, self._count, self._steps = processes, steps * len(what.blocks), steps
+        self._processes, self._count = processes, steps * len(what.blocks)
         self._done, self._running, self._finished = 0.0, Counter[str](), 0
         self.n: float
         self._ended = threading.Event()

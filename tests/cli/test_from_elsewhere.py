@@ -102,7 +102,7 @@ def test_a_file_and_a_module_of_one_name(beside: Path) -> None:
 
 @pytest.mark.usefixtures("beside_the_user")
 def test_hints_that_are_followed(beside: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A problem that is no function is returned by one; a recorded run without a plateau has steps."""
+    """A problem named instead of a function is returned by a function; a recorded run without a plateau has steps."""
     (beside / "value.py").write_text("import mine\nproblem = mine.tensors()\ndef make(): return problem\n")
     assert cli.run(["hessian", "run.h5", "--problem", "value.py:problem"]) == 2
     assert "def make(): return problem, and name that" in capsys.readouterr().err

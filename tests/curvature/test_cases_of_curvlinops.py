@@ -195,7 +195,7 @@ def test_hessian_and_gauss_newton(name: str, subset: str, dtype: torch.dtype) ->
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_function_of_parameters(dtype: torch.dtype) -> None:
-    """A model that is no module; curvlinops has the module of the same layers."""
+    """A model that is a plain function; curvlinops has a module of the same layers."""
     torch.manual_seed(0)
     data = [in_dtype(batch, dtype) for batch in batches((3, 4), (10,), numbers(3))]
     module = mlp(10, 3).to(dtype)
