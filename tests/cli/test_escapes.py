@@ -212,11 +212,11 @@ def expect_json(capsys: pytest.CaptureFixture[str]) -> Callable[[list[str], int 
 
 
 INTERRUPTED_IMPORT = """
-import builtins, os, signal
+import builtins, os, signal, sys
 import_ = builtins.__import__
 
 def fail_as_c_code_does(name, *args, **kwargs):
-    if name == "cyclopts":
+    if name == NAME:
         try:
             os.kill(os.getpid(), signal.SIGINT)
         except KeyboardInterrupt:
@@ -225,13 +225,17 @@ def fail_as_c_code_does(name, *args, **kwargs):
 
 builtins.__import__ = fail_as_c_code_does
 from landscape.__main__ import main
+sys.argv[1:] = TRAIN
 main()
 """
 
 
-def test_ctrl_c_inside_an_import() -> None:
+@pytest.mark.parametrize("name", ["cyclopts", "torch._C"])
+def test_ctrl_c_inside_an_import(name: str, tmp_path: Path) -> None:
     """It ends the program as the shell expects, though the library turned it into an error of its own."""
-    done = subprocess.run([sys.executable, "-c", INTERRUPTED_IMPORT], capture_output=True)
+    train = ["train", "--out", str(tmp_path / "run.h5"), "--steps", "2", "--p", "7"]
+    script = f"NAME, TRAIN = {name!r}, {train}{INTERRUPTED_IMPORT}"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True)
     assert (done.returncode, done.stderr) == (-signal.SIGINT, b"")
 
 
