@@ -8,7 +8,7 @@ TEST_INSTALLED := $(VENV)/.installed-test
 DEMO_STEPS ?= 3000
 DEMO_CHECKPOINTS ?= 12
 
-.PHONY: install demo demo-transformer pictures test test-all test-fast lint bench bench-full studies studies-exploratory studies-paper studies-beyond studies-beyond-exploratory studies-pilots studies-fresh studies-nanda torture docs clean
+.PHONY: install demo demo-transformer pictures test test-all test-fast lint bench bench-full studies studies-exploratory studies-paper studies-beyond studies-beyond-exploratory studies-pilots studies-fresh studies-settled studies-nanda torture docs clean
 
 install: $(INSTALLED)
 
@@ -120,6 +120,13 @@ studies-fresh: $(INSTALLED)
 	$(call beyond,paper,fresh)
 	$(BIN)/python analyses/page.py
 
+# Index curves on the plateau, before and after settling: twenty minutes at `quick`, hours at `mid` and `paper`.
+studies-settled: $(INSTALLED)
+	$(call settled,quick)
+	$(call settled,mid)
+	$(call settled,paper)
+	$(BIN)/python analyses/page.py
+
 # Three Transformers of the size of arXiv 2301.05217, of at most 30,000 steps: they grok after 4,400 to 9,200 of them. Each takes
 # some hundred minutes of a core, most of them for its Hessian at four steps.
 studies-nanda: $(INSTALLED)
@@ -148,6 +155,11 @@ endef
 define pilots
 	$(call sweeps,$(wildcard studies/pilots/l2-$(1).json studies/pilots/ratios-$(1)*.json),checkpoints/pilots/$(1))
 	$(BIN)/python analyses/collect.py checkpoints/pilots/$(1)
+endef
+
+define settled
+	$(call studies,studies/$(1)/settled,$(1))
+	$(BIN)/python analyses/collect.py checkpoints/trial/$(1)
 endef
 
 define trial

@@ -40,7 +40,7 @@ CASES: dict[str, tuple[str, tuple[int, ...], str]] = {
     "quick, --certify": ("quick", (600,), "--certify"),
 }
 """By name: a preset or the small GPT, its checkpoints, and options of `landscape hessian`."""
-FORECAST = re.compile(r"note: about ([\d.]+) (s|min|h) for ")
+FORECAST = re.compile(r"note: about ([\d.]+) (s|min|h) and at most ")
 UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0}
 RTOL = 1e-3
 """Residual |H v - lambda v| / |H| at which a pair is right."""

@@ -32,31 +32,34 @@ RUNS = {"gradient descent": ("sharpness", 2.0, 0.1, 2000), "Adam": ("preconditio
 class Layer(nn.Module):
     """Causal attention and an MLP, before each of them a layer norm."""
 
-    def __init__(self) -> None:
+    def __init__(self, width: int, heads: int) -> None:
         super().__init__()
-        self.ln_1, self.ln_2 = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
-        self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
-        self.mlp = nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH))
+        self.heads = heads
+        self.ln_1, self.ln_2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
 
     def forward(self, x: Tensor) -> Tensor:
         """x (sample, place, width)."""
-        parts = self.qkv(self.ln_1(x)).unflatten(-1, (3, HEADS, -1)).permute(2, 0, 3, 1, 4)
+        parts = self.qkv(self.ln_1(x)).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
         x = x + self.out(F.scaled_dot_product_attention(*parts, is_causal=True).transpose(1, 2).flatten(2))
         return x + self.mlp(self.ln_2(x))
 
 
 class GPT(nn.Module):
-    """A character model; the embedding is the head."""
+    """A language model; the embedding is the head."""
 
-    def __init__(self, vocabulary: int) -> None:
+    def __init__(
+        self, vocabulary: int, width: int = WIDTH, heads: int = HEADS, layers: int = LAYERS, context: int = CONTEXT
+    ) -> None:
         super().__init__()
-        self.token, self.place = nn.Embedding(vocabulary, WIDTH), nn.Embedding(CONTEXT, WIDTH)
-        self.layers, self.norm = nn.Sequential(*(Layer() for _ in range(LAYERS))), nn.LayerNorm(WIDTH)
+        self.token, self.place = nn.Embedding(vocabulary, width), nn.Embedding(context, width)
+        self.layers, self.norm = nn.Sequential(*(Layer(width, heads) for _ in range(layers))), nn.LayerNorm(width)
         nn.init.normal_(self.token.weight, std=0.1)
         nn.init.normal_(self.place.weight, std=0.1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits (sample, place, character) of characters x (sample, place)."""
+        """Logits (sample, place, token) of tokens x (sample, place)."""
         h = self.token(x) + self.place.weight[: x.shape[1]]
         logits: Tensor = self.norm(self.layers(h)) @ self.token.weight.T
         return logits

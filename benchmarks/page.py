@@ -9,7 +9,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from benchmarks import answer, commands, dense, eigenvalues, index, products, training
+from benchmarks import answer, commands, dense, eigenvalues, index, models, products, training
 from benchmarks.harness import RESULTS, ROOT, TOOLS, load
 
 DOCS = ROOT / "docs"
@@ -17,6 +17,7 @@ SCRIPTS: dict[str, ModuleType] = {
     "commands": commands,
     "answer": answer,
     "products": products,
+    "models": models,
     "dense": dense,
     "index": index,
     "eigenvalues": eigenvalues,
@@ -30,7 +31,7 @@ VERSIONS = (
     "python_version", "torch_version", "numpy_version", "scipy", "PyHessian", "curvlinops-for-pytorch",
     "hessian-eigenthings",
 )  # fmt: skip
-COMPARED = ("answer", "products", "dense", "index", "eigenvalues", "training")
+COMPARED = ("answer", "products", "models", "dense", "index", "eigenvalues", "training")
 """What is compared with other tools, in the order of the page."""
 
 

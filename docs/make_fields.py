@@ -12,6 +12,7 @@ from landscape.measure.fields import (
     ROOT,
     critical_table,
     density_table,
+    settled_table,
     spectrum_table,
     vectors_table,
 )
@@ -21,7 +22,7 @@ from landscape.training.tables import TABLES
 PAGE = Path(__file__).with_name("fields.md")
 PLACE = re.compile(r"<!-- made: (\S+) -->")
 ONLY = {"E": "only with `--model embedding`", "b1": "not with `--no-bias`", "b2": "not with `--no-bias`"}
-CRITICAL = critical_table(PARAMETERS)
+POINTS = (critical_table(PARAMETERS), settled_table(PARAMETERS))
 HEAD = ("dataset", "axes", "type", "units", "meaning", "formula")
 
 
@@ -38,12 +39,12 @@ def tables() -> tuple[schema.Table, ...]:
     """The tables of all files but the state for resuming; BLOCK stands for any block's name."""
     of_run = [table for table in TABLES if table.group != "resume"]
     by_block = [make(("BLOCK",)) for make in (spectrum_table, density_table, vectors_table)]
-    return (*of_run, ROOT, *by_block, CRITICAL, GEOMETRY, NUMBERS)
+    return (*of_run, ROOT, *by_block, *POINTS, GEOMETRY, NUMBERS)
 
 
 def markdown(table: schema.Table) -> str:
     """One line a dataset."""
-    precision = "f8" if table is CRITICAL else "f4 or f8"
+    precision = "f8" if table in POINTS else "f4 or f8"
     lines = [HEAD, ("---",) * len(HEAD), *(cells(field, table.row, precision) for field in table.fields)]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 

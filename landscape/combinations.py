@@ -11,6 +11,9 @@ from landscape.choices.samplers import SAMPLERS
 from landscape.choices.tasks import MODULUS, TASKS, is_prime
 from landscape.errors import ConfigError
 
+_EMBEDDED = ("embedding", "transformer")
+"""Models with an E of its own rate."""
+
 
 def require_combination(config: Any) -> None:
     """Raise ConfigError for options of a TrainConfig, each fit by itself, that do not go together."""
@@ -19,6 +22,7 @@ def require_combination(config: Any) -> None:
     _require_penalty(config)
     _require_model(config)
     _require_ratio(config)
+    _require_kick(config)
 
 
 def _require_task(config: Any) -> None:
@@ -101,7 +105,12 @@ def _require_model(config: Any) -> None:
 
 
 def _require_ratio(config: Any) -> None:
-    """Raise ConfigError for a measured ratio of learning rates that the run cannot measure or use."""
+    """Raise ConfigError for learning rates of E that the run cannot measure or use."""
+    if config.lr_E is not None and (config.lr_ratio != 1 or config.lr == 0 or config.model not in _EMBEDDED):
+        raise ConfigError(
+            f"lr_E is {config.lr_E} beside lr_ratio {config.lr_ratio}, lr {config.lr} and model {config.model}",
+            "--lr-E takes the place of --lr-ratio, and needs an --lr above 0 and --model embedding or transformer",
+        )
     if config.freeze != "none" and isinstance(config.lr_ratio, str):
         raise ConfigError(
             f"lr_ratio {config.lr_ratio} sets the rate of E beside that of W, but {config.freeze} is frozen",
@@ -127,8 +136,28 @@ def _require_start(config: Any) -> None:
         )
 
 
+def _require_kick(config: Any) -> None:
+    """Raise ConfigError for kicks that the run cannot have."""
+    if config.kick == "none":
+        for name in ("kick_from", "kick_every", "kick_size"):
+            if getattr(config, name) != getattr(type(config), name):
+                raise ConfigError(
+                    f"{name} is {getattr(config, name)}, but nothing is kicked", "name a direction with --kick"
+                )
+    elif config.model != "embedding" or config.freeze != "none":
+        raise ConfigError(
+            f"kick is {config.kick}, but model is {config.model} and freeze {config.freeze}",
+            "kicks take --model embedding and --freeze none",
+        )
+
+
 def _require_penalty(config: Any) -> None:
-    """Raise ConfigError for a nuclear norm that the run cannot have."""
+    """Raise ConfigError for a weight decay of V and a nuclear norm that the run cannot have."""
+    if config.weight_decay_V is not None and config.model == "transformer":
+        raise ConfigError(
+            f"weight_decay_V is {config.weight_decay_V}, but model transformer has no V that unembeds",
+            "leave out --weight-decay-V, or use another --model",
+        )
     if config.penalty != "nuclear":
         return
     if config.model != "tables":

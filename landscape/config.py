@@ -16,7 +16,7 @@ from landscape.choices.tasks import MODULUS, TASKS
 from landscape.combinations import require_combination
 from landscape.errors import ConfigError, suggest
 from landscape.json_files import read_object
-from landscape.options import check, field
+from landscape.options import check, field, flag_of
 from landscape.presets import PRESETS
 
 if TYPE_CHECKING:
@@ -85,6 +85,15 @@ class TrainConfig:
     )
     freeze: Literal["none", "E", "W"] = field("none", "Matrix that stays at its value.")
     freeze_from: int = field(0, "Step from which that matrix is frozen.", at_least=0, at_most=MOST)
+    kick: Literal["none", "E,W", "W,V", "random", "held"] = field(
+        "none",
+        "Direction in which the parameters are moved now and then, downhill: the lowest eigenvector of the Hessian of "
+        "the training loss in these parameters, or a random direction of E,W; held: no step goes along the ten lowest "
+        "eigenvectors of E,W, found anew as often.",
+    )
+    kick_from: int = field(0, "Step of the first kick.", at_least=0, at_most=MOST)
+    kick_every: int = field(50, "Steps between two kicks.", at_least=1)
+    kick_size: float = field(0.01, "Norm of a kick, as a share of that of E and W together.", above=0)
     optimizer: Optimizer = field("adam", "How gradients move the parameters.", choices=OPTIMIZERS)
     lr: float = field(0.01, "Learning rate of every parameter except E.", at_least=0)
     lr_ratio: float | Literal["prop41", "curvature", "auto"] = field(
@@ -94,11 +103,13 @@ class TrainConfig:
         "is half-way to its edge of stability.",
         above=0,
     )
+    lr_E: float | None = field(None, "Learning rate of E, in place of lr_ratio.", at_least=0)
     lr_ratio_every: int = field(50, "Steps between two updates of a measured lr_ratio.", at_least=1)
     momentum: float = field(0.0, "Momentum of sgd.", at_least=0)
     betas: tuple[float, ...] = field((0.9, 0.999), "Decay rates of the two moments of adam and adamw.")
     warmup: int = field(0, "Steps over which the learning rates rise linearly.", at_least=0, at_most=MOST)
     weight_decay: float = field(0.001, "Weight decay.", at_least=0)
+    weight_decay_V: float | None = field(None, "Weight decay of V, in place of weight_decay.", at_least=0)
     penalty: Literal["l2", "nuclear"] = field(
         "l2", "What weight decay acts on; nuclear: of W in model tables the sum of its tables' singular values."
     )
@@ -202,11 +213,21 @@ class AnalysisConfig:
         "1e-6 of all k eigenvalues. Without it a block is dense if it has a closed form, as in an MLP, or up to "
         f"{SMALL} parameters; any other has a bracket and an estimate of its index.",
     )
+    curve: bool = field(
+        False, "Index curves: the number of eigenvalues below -tau for ten decades of tau, from |H| down to 1e-10 |H|."
+    )
     density: bool = field(False, "Smoothed spectral densities, their distances, and traces of matrix-free blocks.")
     method: Literal["auto", "dense", "lanczos"] = field(
         "auto", "auto: dense as --certify says; dense: every block, by a product for each parameter; lanczos: none."
     )
     dense_limit: int = field(8000, "Largest block that method auto treats as a dense matrix.", at_least=1)
+    factor_limit: int = field(
+        20_000,
+        "Largest order of a Cholesky factor (4 bytes times its square) by which --certify and --curve count E,W and "
+        "W,V of an MLP with ReLU beyond dense_limit: at tau itself, or else between two tolerances. 0: bounds from "
+        "theory and searches alone.",
+        at_least=0,
+    )
     spectra: Spectra = field(
         "auto",
         "Eigenvalues of a dense block: all of them (full), or k at each end (ends); auto: all up to "
@@ -236,8 +257,8 @@ class AnalysisConfig:
     )
     probes: int = field(
         8,
-        "Gaussian probes of matrix-free blocks, for densities, traces and, with --certify, estimates of the saddle "
-        "index.",
+        "Gaussian probes of matrix-free blocks, for densities, traces, index curves and, with --certify, estimates of "
+        "the saddle index.",
         at_least=2,
     )
     probe_steps: int = field(80, "Hessian-vector products per probe.", at_least=1)
@@ -264,7 +285,7 @@ class AnalysisConfig:
             raise ConfigError("dtype is float32 without a problem", "leave --dtype out: runs of `train` take float64")
         if len(set(self.blocks)) != len(self.blocks):
             raise ConfigError(f"blocks {list(self.blocks)}: one named twice", "name each block once")
-        if self.only and (more := [name for name in ("certify", "density", "vectors") if getattr(self, name)]):
+        if self.only and (more := [name for name in ("certify", "curve", "density", "vectors") if getattr(self, name)]):
             raise ConfigError(f"only is sharpness, but {more[0]} asks for more", f"leave out --only or --{more[0]}")
         if (self.method, self.spectra) == ("lanczos", "full"):
             raise ConfigError(
@@ -297,6 +318,12 @@ class HessianConfig(AnalysisConfig):
         "a log scale; all; or a list such as 0,100,2000.",
     )
     num_steps: int = field(12, "Largest number of steps that auto chooses.", at_least=1)
+    settle: bool = field(
+        False,
+        "Measure each checkpoint where `landscape settle` brings it with its defaults: without the optimiser's noise. "
+        "What is descended is the data loss with the weight decay of the run, whatever --objective measures; without "
+        "it where that is not part of a smooth loss (AdamW, nuclear norms) or --problem has none.",
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -315,20 +342,42 @@ class HessianConfig(AnalysisConfig):
 class SliceConfig:
     """Options of slices."""
 
-    block: str = field(
-        "", "Block whose eigenvectors are taken, as in `landscape hessian --blocks`; none: E,W, or all without it."
+    plane: Literal["eigen", "random", "pca"] = field(
+        "eigen",
+        "eigen: lines along eigenvectors, and the plane of the lowest and the highest; random: a plane of random "
+        "directions with the norms of the parameters' filters; pca: the plane of the training path up to the step.",
     )
-    k: int = field(2, "Eigenvectors at each end.", at_least=1, at_most=8)
+    block: str = field(
+        "",
+        "Block that moves, as in `landscape hessian --blocks`; none: E,W or all without it for eigen, all for other "
+        "planes.",
+    )
+    k: int = field(2, "Eigenvectors at each end, of eigen.", at_least=1, at_most=8)
     radius: float | None = field(
         None,
-        "Largest t. By default where lambda t^2 / 2 of the largest |lambda| equals the |objective|, 1 where one is 0.",
+        "Largest step. By default where lambda t^2 / 2 of the largest |lambda| equals the |objective|, 1 where one is "
+        "0, of eigen; 1 of random; of pca the range of the path.",
         above=0,
     )
-    points: int = field(101, "Points of a line.", at_least=2, at_most=10_001)
+    points: int = field(101, "Points of a line, of eigen.", at_least=2, at_most=10_001)
     plane_points: int = field(41, "Points of the plane along each direction.", at_least=2, at_most=401)
+    normalisation: Literal["filter", "layer", "none"] = field(
+        "filter",
+        "What gives random directions the norms of the parameters: each filter (row), each parameter, or nothing.",
+    )
+    biases: bool = field(False, "Let random directions move biases and scales of norms, too.")
+    seed: int = field(0, "Seed of the random directions.", at_least=-(1 << 63), at_most=(1 << 64) - 2)
 
     def __post_init__(self) -> None:
         check(self)
+        owners = {"k": "eigen", "points": "eigen", "normalisation": "random", "biases": "random", "seed": "random"}
+        for f in dataclasses.fields(self):
+            owner = owners.get(f.name, self.plane)
+            if owner != self.plane and getattr(self, f.name) != f.default:
+                raise ConfigError(
+                    f"{f.name} is of plane {owner}, but plane is {self.plane}",
+                    f"leave out {flag_of(f.name)}, or take --plane {owner}",
+                )
 
 
 _STEPS = re.compile(r"\s*[0-9]+\s*(,\s*[0-9]+\s*)*")

@@ -40,6 +40,17 @@ def require_dense(block: str, n: int, device: torch.device) -> None:
         )
 
 
+def require_factor(block: str, order: int, needed: int, device: torch.device) -> None:
+    """Raise DoesNotFitError if a Cholesky factor of this order, which needs so many bytes, does not fit."""
+    needed, free = needed + LIBRARIES if needed else 0, free_memory(device)
+    if needed > free:
+        raise DoesNotFitError(
+            f"the index of block {block} takes a factor of order {order:,} and {needed / 1e9:.1f} GB; "
+            f"{free / 1e9:.1f} GB are free",
+            f"set --factor-limit {int(0.9 * order * (max(free - LIBRARIES, 0) / needed) ** 0.5)}: the bracket is wider",
+        )
+
+
 def dense_bytes(n: int) -> int:
     """Peak bytes of the eigenvalues and inertia of a dense n x n block."""
     # The matrix, the copy that LAPACK overwrites, the reflectors, and the parts it is assembled from.

@@ -92,12 +92,15 @@ class Result(Described):
 
 
 class Curve(Result):
-    """A result that is drawn as y over x, one curve for each value of `by`, with a band of +-`spread`."""
+    """A result that is drawn as y over x, one curve for each value of `by`, with a band.
+
+    spread: half the width of the band, or its lower and upper ends.
+    """
 
     x: ClassVar[str]
     y: ClassVar[str]
     by: ClassVar[str] = ""
-    spread: ClassVar[str] = ""
+    spread: ClassVar[str | tuple[str, str]] = ""
     level: ClassVar[float | None] = None
     """A horizontal line that the values are compared with."""
     words: ClassVar[Mapping[str, str]] = {}
@@ -129,18 +132,77 @@ class Interval(Result):
         return ax
 
 
-def curves(data: pd.DataFrame, ax: Axes | None, x: str, y: str, by: str = "", spread: str = "", **style: Any) -> Axes:
-    """Draw the columns y over x, one curve for each value of `by`, with a band of +-`spread`; returns the axes.
+class Surface(Result):
+    """A result that is drawn as contours of z over x and y, an array (y, x), with a line at a level."""
 
-    Of a single place the band is a bar. style: of `Axes.plot`.
+    x: ClassVar[str]
+    y: ClassVar[str]
+    z: ClassVar[str]
+    level: ClassVar[str]
+
+    def plot(self, ax: Axes | None = None, **style: Any) -> Axes:
+        """Draw the result on matplotlib axes, by default new ones, in a style of `Axes.contourf`; returns the axes."""
+        ax = _on(ax)
+        drawn = contours(ax, *(getattr(self, name) for name in (self.x, self.y, self.z, self.level)), **style)
+        ax.figure.colorbar(drawn, ax=ax, label=self.z.replace("_", " "))
+        ax.set(xlabel=self.x.replace("_", " "), ylabel=self.y.replace("_", " "))
+        return ax
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Estimate(Interval):
+    """A number with its standard error and a 95 % confidence interval.
+
+    Attributes:
+        value: the number.
+        standard_error: of the value; 0 where nothing random was used.
+        low, high: ends of the interval.
+        num_products: Hessian-vector products.
+    """
+
+    interval = ("value", "low", "high")
+
+    value: float
+    standard_error: float
+    low: float
+    high: float
+    num_products: int
+
+
+def best_known(data: pd.DataFrame, prefix: str = "") -> pd.DataFrame:
+    """A table with the columns `index`, `low` and `high` beside those of an index with these prefixes.
+
+    They are the estimate with its interval, and the middle of the bounds between these where there is none.
+    """
+    lower, upper = (data[f"{prefix}{end}"].astype(float) for end in ("lower", "upper"))
+    estimate, low, high = (data[f"{prefix}estimate{end}"] for end in ("", "_low", "_high"))
+    return data.assign(index=estimate.fillna((lower + upper) / 2), low=low.fillna(lower), high=high.fillna(upper))
+
+
+def curves(
+    data: pd.DataFrame,
+    ax: Axes | None,
+    x: str,
+    y: str,
+    by: str = "",
+    spread: str | tuple[str, str] = "",
+    **style: Any,
+) -> Axes:
+    """Draw the columns y over x, one curve for each value of `by`; returns the axes.
+
+    spread: a column with half the width of a band, or two with its ends; of a single place the band is a bar. style:
+    of `Axes.plot`.
     """
     ax = _on(ax)
     for label, part in data.groupby(by, sort=False) if by else [(None, data)]:
-        at, values = part[x].to_numpy(float), part[y].to_numpy(float)
+        at, values = part[x].to_numpy(), part[y].to_numpy(float)
         usual = {"marker": "o" if len(at) <= 50 else "", "label": literal(str(label)) if by else None}
         (line,) = ax.plot(at, values, **(usual | style))
         if spread:
-            low, high = values - part[spread].to_numpy(float), values + part[spread].to_numpy(float)
+            if isinstance(spread, str):
+                low, high = values - part[spread].to_numpy(float), values + part[spread].to_numpy(float)
+            else:
+                low, high = (part[end].to_numpy(float) for end in spread)
             if len(at) > 1:
                 ax.fill_between(at, low, high, alpha=0.25, color=line.get_color())
             else:
@@ -148,6 +210,50 @@ def curves(data: pd.DataFrame, ax: Axes | None, x: str, y: str, by: str = "", sp
     ax.set(xlabel=x.replace("_", " "), ylabel=y.replace("_", " "))
     if by and len(data):
         ax.legend(title=by.replace("_", " "))
+    return ax
+
+
+def contours(ax: Axes, x: Any, y: Any, z: Any, level: float, **style: Any) -> Any:
+    """Draw the array z (y, x) as contours, white at one level; returns what a colour bar takes.
+
+    The levels are logarithmic where z spans decades.
+    """
+    from matplotlib.colors import LogNorm
+
+    low, high, count = float(z.min()), float(z.max()), 20
+    usual: dict[str, Any] = {"cmap": "viridis", "levels": count}
+    if low > 0 and high > 30 * low:
+        usual |= {"levels": np.geomspace(low, high, count), "norm": LogNorm(low, high)}
+    drawn = ax.contourf(x, y, z, **(usual | style))
+    ax.contour(x, y, z, levels=drawn.levels, colors="black", linewidths=0.3, alpha=0.5)
+    if low < level < high:
+        ax.contour(x, y, z, levels=[level], colors="white", linewidths=1)
+    return drawn
+
+
+def heat_map(square: pd.DataFrame, ax: Axes | None = None) -> Axes:
+    """Draw distances from 0 to 1 between the rows and columns of a square table; returns the axes."""
+    import seaborn as sns
+
+    square = square.rename(index=_letters, columns=_letters)
+    ax, is_small, longest = _on(ax), len(square) <= 8, max(map(len, square.index))
+    sns.heatmap(
+        square,
+        vmin=0,
+        vmax=1,
+        cmap="rocket_r",
+        annot=is_small,
+        fmt=".2f",
+        square=True,
+        xticklabels=True,
+        yticklabels=True,
+        ax=ax,
+        cbar_kws={"label": "Jensen–Shannon distance"},
+    )
+    ax.set(xlabel="", ylabel="block")
+    ax.tick_params(labelsize="medium" if is_small else "x-small")
+    ax.tick_params(axis="x", labelrotation=0 if longest < 4 else 90)
+    ax.tick_params(axis="y", labelrotation=0)
     return ax
 
 
@@ -162,6 +268,10 @@ def events(data: pd.DataFrame, ax: Axes | None, x: str, y: str, last: str, **sty
         ax.legend()
     ax.set(xlabel=x, ylabel=y.replace("_", " "))
     return ax
+
+
+def _letters(name: object) -> str:
+    return literal(printable(name))
 
 
 def _on(ax: Axes | None) -> Axes:

@@ -115,7 +115,7 @@ def tiny(folder: Path) -> None:
     blocks = ("E", "W", "V", "E,W", "W,V", "E,V", "all")
     analyse(
         folder / "tiny.h5",
-        HessianConfig(steps="0,20,60", blocks=blocks, k=10, certify=True, density=True, device="cpu"),
+        HessianConfig(steps="0,20,60", blocks=blocks, k=10, certify=True, curve=True, density=True, device="cpu"),
         quiet=True,
     )
 

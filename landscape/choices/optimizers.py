@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from landscape.choices.registry import Registry
 
@@ -93,3 +93,12 @@ class AdamW(Adam):
     """adam with decoupled weight decay"""
 
     decoupled = True
+
+
+def coupled_decay(config: Mapping[str, Any]) -> float:
+    """lambda of the lambda/2 |theta|^2 that a run of these options minimised beside its loss; NaN for one without."""
+    kind = OPTIMIZERS.get(config.get("optimizer", ""))
+    is_another = config.get("penalty") == "nuclear" or config.get("weight_decay_V") is not None
+    if kind is None or kind.decoupled or is_another:
+        return math.nan
+    return float(config["weight_decay"]) or math.nan

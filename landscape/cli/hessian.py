@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from landscape.files.views import File
 
 HEADINGS = {
-    "What is measured": ("steps", "num_steps", "blocks", "only", "certify", "density", "k", "objective", "problem",
-        "vectors",
+    "What is measured": ("steps", "num_steps", "settle", "blocks", "only", "certify", "curve", "density", "k",
+        "objective", "problem", "vectors",
     ),
     "Method": (
-        "method", "dense_limit", "spectra", "rtol", "rel_tau", "max_hvps", "probes", "probe_steps", "bandwidth",
-        "seed", "chunk_size", "device", "dtype",
+        "method", "dense_limit", "factor_limit", "spectra", "rtol", "rel_tau", "max_hvps", "probes", "probe_steps",
+        "bandwidth", "seed", "chunk_size", "device", "dtype",
     ),
 }  # fmt: skip
 if TYPE_CHECKING:
@@ -43,7 +43,9 @@ EXAMPLES = (
 class HessianOptions(Printed):
     """How the work is done, and where the result goes."""
 
-    out: Path | None = field(None, "Hessian file to write. By default RUN.hessian.h5 beside the run.")
+    out: Path | None = field(
+        None, "Hessian file to write. By default RUN.hessian.h5 beside the run, with --settle RUN.settled.h5."
+    )
     overwrite: bool = field(
         False,
         "Replace a Hessian file of another run, other blocks or other settings; one that matches gets more steps.",
@@ -71,9 +73,9 @@ def hessian(
     options: HessianOptions = HessianOptions(),
 ) -> int:
     """Measure block spectra, saddle indices and coupling ratios of a run's checkpoints."""
-    from landscape.files.files import hessian_file
+    from landscape.files.files import hessian_file, settled_file
 
-    out = options.out or hessian_file(run)
+    out = options.out or (settled_file if config.settle else hessian_file)(run)
     with working_on(out):
         if ranks := launched():
             return _over_ranks(ranks, run, plain(config), out, options)
@@ -113,10 +115,14 @@ def _print(result: File, run: Path, config: HessianConfig, out: Path, options: H
     if options.csv:
         say(tables.file_csv(out))
     elif options.json:
-        say(tables.hessian_document(result, verify=[dataclasses.asdict(o) for o in opinions]))
+        from landscape.measure.tables import rows
+
+        settled = [{"step": step, **row} for step, row in rows(result, "settled").items()] if config.settle else []
+        say(tables.hessian_document(result, verify=[dataclasses.asdict(o) for o in opinions], settled=settled))
     else:
         shown = tables.measurements(result) if options.tables else tables.summary(result, _asked(config, result))
-        say(f"{shown}\n{tables.verification(opinions)}written: {printable(out)}")
+        descents = f"\n{tables.descents(result)}\n" if config.settle else ""
+        say(f"{shown}\n{descents}{tables.verification(opinions)}written: {printable(out)}")
     if not all(o.agrees for o in opinions):
         raise NumericsError("the dense Hessian disagrees", "please report this with the run file")
     return _code(result)

@@ -12,7 +12,20 @@ from typing import Annotated, Literal
 from cyclopts import App, CycloptsError, Parameter
 
 import landscape
-from landscape.cli import compare, critical, demo, export, geometry, hessian, imports, inspect, report, slice, sweep
+from landscape.cli import (
+    compare,
+    critical,
+    demo,
+    export,
+    geometry,
+    hessian,
+    imports,
+    inspect,
+    report,
+    settle,
+    slice,
+    sweep,
+)
 from landscape.cli import train as training
 from landscape.cli.parser import explained, require_paths, shown
 from landscape.cli.printing import discard, results_only, say
@@ -32,6 +45,7 @@ COMMANDS: dict[str, tuple[Callable[..., int], tuple[str, ...]]] = {
     "import": (imports.import_, imports.EXAMPLES),
     "hessian": (hessian.hessian, hessian.EXAMPLES),
     "critical": (critical.critical, critical.EXAMPLES),
+    "settle": (settle.settle, settle.EXAMPLES),
     "slice": (slice.slice, slice.EXAMPLES),
     "geometry": (geometry.geometry, geometry.EXAMPLES),
     "sweep": (sweep.sweep, sweep.EXAMPLES),

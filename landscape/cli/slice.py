@@ -19,11 +19,17 @@ from landscape.text import printable
 if TYPE_CHECKING:
     Slice = SliceConfig
 else:
-    Slice = flags(SliceConfig(), {"What is drawn": ("block", "k", "radius", "points", "plane_points")})
+    Slice = flags(
+        SliceConfig(),
+        {
+            "What is drawn": ("plane", "block", "k", "radius", "points", "plane_points"),
+            "Random planes": ("normalisation", "biases", "seed"),
+        },
+    )
 
 EXAMPLES = (
-    f"landscape slice checkpoints/run.h5 --step 500            # of {' and '.join(BALANCED)} together",
-    f"landscape slice checkpoints/run.h5 --step 500 --block {BALANCED[0]}  # of {BALANCED[0]} alone",
+    f"landscape slice checkpoints/run.h5 --step 500  # of {' and '.join(BALANCED)} together",
+    "landscape slice checkpoints/run.h5 --step 500 --plane pca  # of the path",
 )
 
 
@@ -31,7 +37,7 @@ EXAMPLES = (
 class SliceOptions(Options):
     """What is sliced and how, and where the figure goes."""
 
-    out: Path | None = field(None, "Folder to write. By default reports/RUN-slices-STEP.")
+    out: Path | None = field(None, "Folder to write. By default reports/RUN-slices-STEP, or RUN-PLANE-STEP.")
     problem: str = field("", "Your own model, data and loss, as in `landscape hessian --problem`.")
     objective: Literal["data", "regularised"] = field(
         "data", "The data loss, or the data loss + weight_decay/2 |theta|^2 (runs with coupled decay)."
@@ -51,10 +57,11 @@ def slice(  # noqa: A001
     config: Slice = Slice(),
     options: SliceOptions = SliceOptions(),
 ) -> int:
-    """Draw the loss along unit eigenvectors at a checkpoint, and on the plane of the lowest and the highest."""
+    """Draw the loss along eigenvectors at a checkpoint, and on a plane: of eigenvectors, random, or of the path."""
     from landscape.files.files import as_path, unmade
     from landscape.files.folders import replaced_folder
     from landscape.measure import slices as measurement
+    from landscape.report.figures.planes import plane
     from landscape.report.figures.slices import slices
     from landscape.report.style import chosen_formats, save_figure, style
 
@@ -65,13 +72,12 @@ def slice(  # noqa: A001
         max_hvps=options.max_hvps,
         device=options.device,
     )
-    out = as_path(options.out) if options.out else Path("reports") / f"{run.stem}-slices-{step}"
+    name = "slices" if config.plane == "eigen" else config.plane
+    out = as_path(options.out) if options.out else Path("reports") / f"{run.stem}-{name}-{step}"
     with unmade(out), working_on(out), replaced_folder(out, "slice", options.overwrite) as draft:
         measured = measurement.slice(run, step, plain(config), analysis, options.quiet)
         with style():
-            drawn = slices(measured)
-            paths = save_figure(drawn.figure, drawn.data, draft, "slices", chosen_formats(options.formats))
-    pairs = zip(measured.names, measured.eigenvalues, measured.slope, strict=True)
-    numbers = [f"{name}: lambda {value:.6g}, slope {slope:.3g}" for name, value, slope in pairs]
-    say("\n".join(map(printable, [drawn.title, *numbers, *(out / path.name for path in paths.values())])))
+            drawn = slices(measured) if isinstance(measured, measurement.Slices) else plane(measured)
+            paths = save_figure(drawn.figure, drawn.data, draft, name, chosen_formats(options.formats))
+    say("\n".join(map(printable, [drawn.title, *measured.summary(), *(out / path.name for path in paths.values())])))
     return 0

@@ -75,6 +75,56 @@ def critical_point(status: str, point: dict[str, Any]) -> str:
     )
 
 
+def settled(status: str, point: dict[str, Any]) -> str:
+    """How a descent ended."""
+    left = point["grad_norm"] / (point["start_grad_norm"] or math.nan)
+    ends = {
+        "unfinished": "; more --descent-steps continue the descent",
+        "stalled": "; the step has shrunk to a millionth, as at a kink of ReLU, where more steps lead no further",
+    }
+    more = ends.get(status, "")
+    return f"{status}: |grad| is {left:.2g} of what it was after {point['num_steps']} steps{more}"
+
+
+def descents(file: File) -> str:
+    """How far each checkpoint of a file settled, a line a step."""
+    from landscape.measure.settle import ENDS
+    from landscape.measure.tables import rows
+
+    titles = [
+        "step",
+        "status",
+        "steps",
+        "step_size",
+        "|grad|",
+        "loss",
+        "test_accuracy",
+        "moved/|theta|",
+        "|dL/db1|/lambda",
+        "sigma_max(G)-lambda",
+    ]
+
+    def change(row: Mapping[str, Any], name: str, form: str) -> str:
+        return "-" if math.isnan(row[name]) else f"{row[f'start_{name}']:{form}} -> {row[name]:{form}}"
+
+    lines = [
+        [
+            str(step),
+            ENDS[int(row["status"])],
+            str(row["num_steps"]),
+            f"{row['step_size']:.2g}",
+            change(row, "grad_norm", ".2e"),
+            change(row, "loss", ".4g"),
+            change(row, "test_accuracy", ".3f"),
+            f"{row['relative_distance']:.2g}",
+            change(row, "bias_gradient", ".3g"),
+            change(row, "saddle_excess", ".2e"),
+        ]
+        for step, row in rows(file, "settled").items()
+    ]
+    return align([titles, *lines])
+
+
 def verification(opinions: Sequence[Verification]) -> str:
     """The table of `--verify`; empty without one."""
     if not opinions:
@@ -148,13 +198,21 @@ def contents(state: FileState) -> str:
         else:
             commands.append(["extend", f"{again} --steps N"])
     elif state.status != "complete":
-        refined = any(table.group == "critical_point" for table in state.tables)
-        again = "critical" if refined else state.kind.split()[0].lower()
+        again = _command(state)
         commands.append(["resume", f"the same `landscape {again}` command resumes it"])
     width = max(len(line[0]) for line in (*lines[1:], *commands))
     (head, *facts), last = ([list(map(printable, line)) for line in some] for some in (lines, commands))
     wrapped = [[name, _wrapped(text, width + 4)] for name, text in facts]
     return "\n".join([": ".join(head), *(f"  {name:{width}}  {text}" for name, text in (*wrapped, *last))])
+
+
+def _command(state: FileState) -> str:
+    """The command that makes an analysis."""
+    groups = {table.group for table in state.tables}
+    if "critical_point" in groups:
+        return "critical"
+    is_of_point = "settled" in groups and "steps" not in state.config
+    return "settle" if is_of_point else state.kind.split()[0].lower()
 
 
 def _wrapped(text: str, indent: int) -> str:

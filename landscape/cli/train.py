@@ -34,8 +34,9 @@ else:
                  "batch_size", "sampler", "skew", "sampler_every"),
         "Model": ("model", "embed_dim", "hidden", "layers", "heads", "norm", "positions", "tied", "activation", "bias",
                   "init_scale_E", "init_scale_W", "start"),
-        "Optimiser": ("optimizer", "lr", "lr_ratio", "lr_ratio_every", "momentum", "betas", "warmup", "weight_decay",
-                      "penalty", "freeze", "freeze_from"),
+        "Optimiser": ("optimizer", "lr", "lr_E", "lr_ratio", "lr_ratio_every", "momentum", "betas", "warmup",
+                      "weight_decay", "weight_decay_V", "penalty", "freeze", "freeze_from"),
+        "Kicks": ("kick", "kick_from", "kick_every", "kick_size"),
         "Schedule": ("steps", "stop_test_accuracy", "extra_steps", "checkpoint_every", "checkpoint_log",
                      "checkpoint_at", "metrics_every"),
     })
@@ -69,7 +70,7 @@ class TrainOptions(Printed):
     vary: tuple[str, ...] = field(
         (),
         "Train several values side by side, such as lr_ratio=1,2,4 lr=0.01,0.02; one of the files is "
-        "RUN-lr_ratio-2-lr-0.01.h5. Takes lr, lr_ratio, weight_decay, init_scale_E, init_scale_W; combines "
+        "RUN-lr_ratio-2-lr-0.01.h5. Takes lr, lr_E, lr_ratio, weight_decay, init_scale_E, init_scale_W; combines "
         "with --seeds.",
     )
     resume: bool = field(

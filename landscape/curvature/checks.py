@@ -43,16 +43,14 @@ def require_derivatives(value: Value, params: Mapping[str, Tensor], context: At)
     typical = max(size.values()) or 1.0
     generator = torch.Generator().manual_seed(0)
 
-    def random() -> Point:
-        return {
-            n: (size[n] or typical) * torch.randn(p.shape, generator=generator, dtype=torch.float64).to(p)
-            for n, p in params.items()
-        }
+    def random(n: str) -> Tensor:
+        numbers = torch.randn(params[n].shape, generator=generator, dtype=torch.float64)
+        return (size[n] or typical) * numbers.to(params[n])
 
     strikes: dict[str, int] = {}
     for _ in range(_TRIES):
-        beside = random()
-        wrong = _disagreements(value, {n: p + 1e-3 * beside[n] for n, p in params.items()}, random(), context)
+        centre, step = {n: p + 1e-3 * random(n) for n, p in params.items()}, {n: random(n) for n in params}
+        wrong = _disagreements(value, centre, step, context)
         if wrong is None:
             return
         for name in wrong:
@@ -72,18 +70,26 @@ def require_derivatives(value: Value, params: Mapping[str, Tensor], context: At)
 
 
 def _disagreements(value: Value, centre: Point, step: Point, context: At) -> dict[str, float] | None:
-    """Names whose derivative along a line is certainly wrong, with the relative difference; None if all are right."""
+    """Names whose derivative along a line is certainly wrong, with the relative difference; None if all are right.
+
+    step: its entries without a gradient are set to 0.
+    """
     leaves = {n: p.detach().requires_grad_() for n, p in centre.items()}
     with context(leaves):
         at, gradient = _gradient(value, leaves, create_graph=True)
         # Entries without a gradient are constant, such as the padding row of an embedding.
-        step = {n: torch.where(gradient[n] != 0, v, 0) for n, v in step.items()}
+        for n, g in gradient.items():
+            step[n] = torch.where(g != 0, step[n], 0)
         slope = torch.stack([(g * step[n]).sum() for n, g in gradient.items()]).sum()
-        exact = {_VALUE: slope.detach(), **{n: torch.zeros_like(p) for n, p in centre.items()}}
         if slope.requires_grad:
-            exact |= zip(centre, torch.autograd.grad(slope, list(leaves.values()), materialize_grads=True), strict=True)
+            second = torch.autograd.grad(slope, list(leaves.values()), materialize_grads=True)
+        else:
+            second = tuple(torch.zeros_like(p) for p in centre.values())
+    exact = {_VALUE: slope.detach(), **dict(zip(centre, second, strict=True))}
     largest = max(float(g.detach().norm()) for g in gradient.values())
     scale = {**dict.fromkeys(centre, largest), _VALUE: abs(float(at))}
+    # With a large model each of these is a good part of the memory.
+    del leaves, gradient, slope
 
     eps = torch.finfo(at.dtype).eps
     small, match = eps**0.45, max(_MATCH, eps**0.5)
@@ -112,7 +118,7 @@ def _differences(value: Value, centre: Point, step: Point, h: float, context: At
         with context(leaves):
             at, gradient = _gradient(value, leaves)
         ends.append({_VALUE: at, **gradient})
-    return {n: (ends[0][n] - ends[1][n]) / (2 * h) for n in ends[0]}
+    return {n: (ends[0].pop(n) - ends[1].pop(n)) / (2 * h) for n in list(ends[0])}
 
 
 def _gradient(value: Value, leaves: Point, create_graph: bool = False) -> tuple[Tensor, Point]:
@@ -146,15 +152,15 @@ def require_settings(model: Any, loss: Any, weight_decay: Any, dtype: Any, weigh
         raise ArgumentError(f"dtype is {dtype}", "take torch.float64, or torch.float32 where the model needs it")
 
 
-def require_parameters(params: Any, device: torch.device) -> None:
-    """Raise for parameters that are not real floating-point tensors by name on one device, or not finite."""
+def require_parameters(params: Any, device: torch.device | None = None) -> None:
+    """Raise for parameters that are not real floating-point tensors by name, on a device, or not finite."""
     if not isinstance(params, Mapping):
         raise ArgumentError(f"params are {kind_of(params)}", "give tensors by name: dict(model.named_parameters())")
     if not params:
         raise ArgumentError("params are empty", "give tensors by name: dict(model.named_parameters())")
     for name, p in params.items():
         require_real(name, p)
-        if p.device != device:
+        if device and p.device != device:
             raise ArgumentError(
                 f"parameter {name!r} is on {p.device}, the data on {device}", "move the model or the data"
             )
@@ -336,6 +342,13 @@ def require_count(name: str, value: Any, least: int = 1) -> None:
         raise ArgumentError(f"{name} is {value!r}", f"give a whole number of at least {least}")
 
 
+def require_place(what: str, value: Any, count: int) -> int:
+    """The place of one of `count`. Raises ArgumentError for a place that none has."""
+    if not isinstance(value, numbers.Integral) or isinstance(value, bool) or not 0 <= int(value) < count:
+        raise ArgumentError(f"there is no {what} {value!r}", f"give a whole number from 0 to {count - 1}")
+    return int(value)
+
+
 def require_seed(value: Any) -> None:
     """Raise ArgumentError for an argument that does not start torch's random numbers."""
     if not isinstance(value, numbers.Integral) or isinstance(value, bool) or not 0 <= int(value) < 1 << 64:
@@ -352,6 +365,12 @@ def require_not_negative(name: str, value: Any) -> None:
     """Raise ArgumentError for an argument that is not a number of at least 0."""
     if not isinstance(value, numbers.Real) or not float(value) >= 0:
         raise ArgumentError(f"{name} is {value!r}", "give a number of at least 0")
+
+
+def require_number(name: str, value: Any) -> None:
+    """Raise ArgumentError for an argument that is not a finite number."""
+    if not isinstance(value, numbers.Real) or not math.isfinite(float(value)):
+        raise ArgumentError(f"{name} is {value!r}", "give a finite number")
 
 
 def require_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:

@@ -363,7 +363,7 @@ def _room(solvers: Sequence[Shifted]) -> tuple[float, float]:
     if not room > 0:
         raise NumericsError(
             f"a diagonal block, known to {error:.1e}, may have eigenvalues below -tau: coupling ratios are undefined",
-            f"take a larger tolerance, above {2 * (solvers[0].shift - room):.1e}",
+            f"take a larger tolerance, above {2 * (solvers[0].tau - room):.1e}",
         )
     return error, room
 

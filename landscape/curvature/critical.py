@@ -15,7 +15,7 @@ from landscape.curvature.krylov import Krylov, advance
 from landscape.curvature.objective import Objective, require_objective
 from landscape.curvature.operators import HessianOperator, LinearOperator
 from landscape.curvature.rounding import rounding_change
-from landscape.curvature.vectors import Array, gaussian
+from landscape.curvature.vectors import Array, gaussian, norm
 from landscape.results import Curve
 
 if TYPE_CHECKING:
@@ -118,8 +118,8 @@ class SearchState:
     @classmethod
     def begin(cls, objective: Objective, params: Mapping[str, Tensor], num_products: int = 0) -> SearchState:
         """The start of a search."""
-        radius = _FIRST_RADIUS * (_norm(params) or 1.0)
-        first = _norm(objective.gradient(params))
+        radius = _FIRST_RADIUS * (norm(params) or 1.0)
+        first = norm(objective.gradient(params))
         return cls(dict(params), radius, radius, np.nan, first, first, num_products=num_products)
 
 
@@ -237,10 +237,6 @@ def find_critical_point(
     norms, hvps = map(np.array, zip(*history, strict=True))
     point = search.split(theta)
     return CriticalPoint(point, status, norm, at.remaining, flatness, at.iterations, search.num_products, norms, hvps)
-
-
-def _norm(pieces: Mapping[str, Tensor]) -> float:
-    return float(torch.cat([p.detach().reshape(-1) for p in pieces.values()]).norm())
 
 
 class _Search:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -46,7 +47,8 @@ class Quadrature:
 
     nodes (probe, step), ascending; weights (probe, step), summing to |z|^2; left_over (probe,): the most that the
     residual of a Ritz vector can be, 0 where the rule is the measure itself and infinite where the Krylov space was not
-    exhausted; n: order of the operator; shorter: the rules of one step fewer, None where all spaces were exhausted.
+    exhausted; n: order of the operator; shorter: the rules of one step fewer, None where all spaces were exhausted;
+    jacobi: the tridiagonal matrix of each rule.
     """
 
     nodes: Array
@@ -55,6 +57,24 @@ class Quadrature:
     n: int
     num_products: int
     shorter: Quadrature | None = None
+    jacobi: tuple[Array, ...] = ()
+
+    def radau(self, at: float) -> tuple[Array, Array]:
+        """Nodes and weights (probe, step) of Gauss-Radau rules with a node `at`, below the nodes of the Gauss rules.
+
+        Of functions whose derivatives of odd order are positive they integrate no more than the measure does, if no
+        eigenvalue is below `at`, and the Gauss rules no less than it does if those of even order are negative (Golub &
+        Meurant 2010, chapter 6). Rules of exhausted Krylov spaces are the measure itself.
+        """
+        rules = []
+        for T, mass, left_over in zip(self.jacobi, self.weights.sum(1), self.left_over, strict=True):
+            if np.isinf(left_over):
+                last = np.eye(len(T))[-1]
+                below, coupled = T[:-1, :-1] - at * np.eye(len(T) - 1), T[-1, :-1]
+                T = T + (at + coupled @ np.linalg.solve(below, coupled) - T[-1, -1]) * np.outer(last, last)
+            rules.append(_gauss(T, mass, self.nodes.shape[1]))
+        nodes, weights = np.array(rules).swapaxes(0, 1)
+        return nodes, weights
 
     @property
     def norm(self) -> float:
@@ -106,21 +126,21 @@ def quadrature(op: LinearOperator, probes: int = 8, steps: int = 80, seed: int =
     steps = min(steps, n)
     together = max(1, min(probes, _BASIS_BYTES // (8 * n * steps))) if op.device.type == "cuda" else 1
     generator = seeded(seed)
-    rules, shorter, left_over, products = [], [], [], 0
+    rules, shorter, left_over, jacobi = [], [], [], []
     for start in range(0, probes, together):
         z = gaussian(n, min(together, probes - start), generator).to(op.device, op.dtype)
         masses = inner(z, z).diagonal().tolist()
         for run, mass in zip(_lockstep(op, z, steps), masses, strict=True):
-            m = run.filled
-            products += m
+            T = run.T[: run.filled, : run.filled].copy()
+            jacobi.append(T)
             left_over.append(_left_over(run))
-            rules.append(_gauss(run, m, mass, steps))
-            shorter.append(_gauss(run, m - (m > 1 and not run.exhausted), mass, steps))
+            rules.append(_gauss(T, mass, steps))
+            m = len(T) - (len(T) > 1 and not run.exhausted)
+            shorter.append(_gauss(T[:m, :m], mass, steps))
     (nodes, weights), (fewer, shares) = (np.array(rule).swapaxes(0, 1) for rule in (rules, shorter))
-    most = np.array(left_over)
-    if np.isfinite(most).all():
-        return Quadrature(nodes, weights, most, n, products)
-    return Quadrature(nodes, weights, most, n, products, Quadrature(fewer, shares, most, n, products))
+    most, products = np.array(left_over), sum(map(len, jacobi))
+    fewer_steps = None if np.isfinite(most).all() else Quadrature(fewer, shares, most, n, products)
+    return Quadrature(nodes, weights, most, n, products, fewer_steps, tuple(jacobi))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -307,6 +327,14 @@ def jensen_shannon_error(p: Smoothed, q: Smoothed) -> float:
     return float(bias + stdtrit(probes - 1, (1 + CONFIDENCE) / 2) * variance**0.5 + changed)
 
 
+def distances(densities: Sequence[Smoothed]) -> tuple[Array, Array]:
+    """Jensen-Shannon distances (m, m) of m densities on one grid, and their errors."""
+    m = len(densities)
+    pairs = [(p, q) for p in densities for q in densities]
+    distance = np.array([jensen_shannon(p.mean, q.mean) for p, q in pairs]).reshape(m, m)
+    return distance, np.array([jensen_shannon_error(p, q) for p, q in pairs]).reshape(m, m)
+
+
 def _lockstep(op: LinearOperator, z: Tensor, steps: int) -> list[Lanczos]:
     """Lanczos runs from the columns of z, `steps` products each unless exhausted before, which share the products."""
     runs = [Lanczos(op, steps) for _ in range(z.shape[1])]
@@ -317,11 +345,11 @@ def _lockstep(op: LinearOperator, z: Tensor, steps: int) -> list[Lanczos]:
     return runs
 
 
-def _gauss(run: Lanczos, m: int, mass: float, length: int) -> tuple[Array, Array]:
-    """Nodes and weights (length,) of the Gauss rule of m steps for the spectral measure of a start of |z|^2 = mass."""
-    theta, S = np.linalg.eigh(run.T[:m, :m])
+def _gauss(T: Array, mass: float, length: int) -> tuple[Array, Array]:
+    """Nodes and weights (length,) of the rule with the Jacobi matrix T, for the measure of a start of |z|^2 = mass."""
+    theta, S = np.linalg.eigh(T)
     # Rules of one length: the rest are copies of the highest node, without weight.
-    missing = (0, length - m)
+    missing = (0, length - len(T))
     return np.pad(theta, missing, mode="edge"), np.pad(mass * S[0] ** 2, missing)
 
 

@@ -6,6 +6,7 @@ import abc
 import contextlib
 import dataclasses
 import functools
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Literal, cast, get_args
 
@@ -35,6 +36,7 @@ from landscape.curvature.operators import (
     require_symmetric,
 )
 from landscape.curvature.rounding import RUNS, rounding_change
+from landscape.curvature.solve import conjugate_gradients
 from landscape.curvature.vectors import (
     Array,
     column_norms,
@@ -404,7 +406,7 @@ class Shifted(LinearOperator):
     error: how far it may be, in norm, from the true H + tau; num_products: spent so far.
     """
 
-    shift: float
+    tau: float
     num_products: int = 0
 
     @property
@@ -425,7 +427,7 @@ class Cholesky(Shifted):
     """L L^T = H + tau for a dense H. Raises NumericsError unless it is positive definite."""
 
     def __init__(self, H: MatrixOperator, shift: float) -> None:
-        self.matrix, self.shift, self.shape, self.dtype, self.device = H.matrix, shift, H.shape, H.dtype, H.device
+        self.matrix, self.tau, self.shape, self.dtype, self.device = H.matrix, shift, H.shape, H.dtype, H.device
         require_range(float((H.matrix.diagonal() + shift).abs().max()), H.dtype)
         factor = shifted_factor(self.matrix, shift)
         _require_positive(factor is not None, shift)
@@ -442,14 +444,14 @@ class Cholesky(Shifted):
                 break
         floor = 0.95 / float(run.theta[-1])
         for _ in range(4):
-            factor = shifted_factor(self.matrix, self.shift - floor)
+            factor = shifted_factor(self.matrix, self.tau - floor)
             if factor is not None:
-                return floor - self._rounding - _backward_error(self.matrix, self.shift - floor, factor)
+                return floor - self._rounding - _backward_error(self.matrix, self.tau - floor, factor)
             floor /= 2
         return 0.0
 
     def _matmat(self, vectors: Tensor) -> Tensor:
-        return self.matrix @ vectors + self.shift * vectors
+        return self.matrix @ vectors + self.tau * vectors
 
     def solve(self, right: Tensor, tol: float) -> tuple[Tensor, Tensor]:
         """Exact to rounding."""
@@ -465,45 +467,28 @@ class ConjugateGradients(Shifted):
     """
 
     def __init__(self, op: LinearOperator, shift: float, max_hvps: int | None = None, error: float = 0.0) -> None:
-        self.op, self.shift, self.max_hvps, self.error = op, shift, max_hvps, error
+        self.op, self.tau, self.max_hvps, self.error = op, shift, max_hvps, error
         self.shape, self.dtype, self.device = op.shape, op.dtype, op.device
 
     @property
     def floor(self) -> float:
-        return self.shift
+        return self.tau
 
     def _matmat(self, vectors: Tensor) -> Tensor:
         self.num_products += vectors.shape[1]
-        return self.op @ vectors + self.shift * vectors
+        return self.op @ vectors + self.tau * vectors
 
     def solve(self, right: Tensor, tol: float) -> tuple[Tensor, Tensor]:
         """Converged columns cost no further products."""
-        x, left_over = torch.zeros_like(right), column_norms(right)
-        limit = tol * left_over
-        open_ = torch.nonzero(left_over > limit)[:, 0]
-        # Open columns alone are kept at hand: picking them from all at every step would take as long as the products.
-        residual, squared = right[:, open_], left_over[open_].square()
-        solution, direction = torch.zeros_like(residual), residual.clone()
-        for _ in range(_ITERATIONS):
-            is_spent = self.max_hvps is not None and self.num_products >= self.max_hvps
-            if is_spent or len(open_) == 0:
-                break
-            image = self @ direction
-            curvature = (direction * image).sum(0)
-            _require_positive(bool((curvature > 0).all()), self.shift)
-            step = squared / curvature
-            solution.addcmul_(step, direction)
-            residual.addcmul_(step, image, value=-1)
-            now = residual.square().sum(0)
-            direction.mul_(now / squared).add_(residual)
-            squared, left_over[open_] = now, now.sqrt()
-            go_on = left_over[open_] > limit[open_]
-            if not bool(go_on.all()):
-                x[:, open_] = solution
-                open_, squared = open_[go_on], squared[go_on]
-                solution, residual, direction = (v[:, go_on] for v in (solution, residual, direction))
-        x[:, open_] = solution
-        return x, left_over
+        steps = itertools.count()
+
+        def is_spent() -> bool:
+            return next(steps) >= _ITERATIONS or (self.max_hvps is not None and self.num_products >= self.max_hvps)
+
+        def require(direction: Tensor, image: Tensor, curvature: Tensor) -> None:
+            _require_positive(bool((curvature > 0).all()), self.tau)
+
+        return conjugate_gradients(self, right, tol * column_norms(right), require, None, is_spent)
 
 
 def inverse(factor: Tensor) -> FunctionOperator:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -32,7 +33,7 @@ from landscape.curvature.operators import (
     product_error,
     require_symmetric,
 )
-from landscape.curvature.vectors import gaussian, probe_bound, to_array
+from landscape.curvature.vectors import Array, gaussian, probe_bound, to_array
 from landscape.errors import NumericsError
 from landscape.results import Interval
 
@@ -139,7 +140,7 @@ def saddle_index(
         H = op.symmetric().double()
         norm = operator_norm(H, seed=seed)
         inertia = certified(H.matrix, absolute(rel_tau, TAU_DENSE, norm, least(H.matrix, norm, H.error)), norm, H.error)
-        _require_bound(upper, inertia.lower, inertia.tolerance)
+        require_bound(upper, inertia.lower, inertia.tolerance)
         return inertia
     eigen = eigsh(op, 10, method="lanczos", seed=seed, max_hvps=max_hvps)
     return bracketed(op, eigen, quadrature(op, seed=seed), rel_tau, seed, upper, max_hvps)
@@ -181,10 +182,21 @@ def certified(
     if norm == 0:
         return _inertia(n, 0, 0, 0, tolerance, "certified", error)
     positive = None if negative_only else n - ShiftedLDL(matrix, tolerance + rho).negative
+    lower, upper, away = bracket(matrix, tolerance, rho, error, factored)
+    return _inertia(n, lower, upper, positive, tolerance, "certified" if lower == upper else "bracketed", away)
+
+
+def bracket(
+    matrix: Tensor, tolerance: float, rho: float, error: float = 0.0, factored: ShiftedLDL | None = None
+) -> tuple[int, int, float]:
+    """Bounds on the number of eigenvalues below -tolerance, and how far away from it they were counted.
+
+    rho: the least distance that outweighs the error of H and rounding (`least`); factored: H + tolerance, if known.
+    """
     count = count_below(matrix, -tolerance, error, factored)
     if count is not None:
-        return _inertia(n, count, count, positive, tolerance, "certified", rho)
-    lower, upper = 0, n
+        return count, count, rho
+    lower, upper = 0, len(matrix)
     for times in (1, 2, 4):
         away = times * rho
         below, above = (count_below(matrix, -tolerance + side) for side in (-away, away))
@@ -192,7 +204,7 @@ def certified(
         upper = upper if above is None else min(upper, above)
         if below is not None and above is not None:
             break
-    return _inertia(n, lower, upper, positive, tolerance, "certified" if lower == upper else "bracketed", away)
+    return lower, upper, away
 
 
 def count_below(matrix: Tensor, shift: float, error: float = 0.0, factored: ShiftedLDL | None = None) -> int | None:
@@ -227,11 +239,16 @@ def from_spectrum(eigen: EigenResult, tau: float | None = None, upper: int | Non
     rho = 10 * n * torch.finfo(eigen.vectors.dtype).eps * norm + eigen.error
     tolerance = absolute(tau, TAU_DENSE, norm, rho)
     require_honest(tolerance, rho, norm)
-    lower, highest = int((ritz < -tolerance - rho).sum()), int((ritz < -tolerance + rho).sum())
+    lower, highest = counted(ritz, tolerance, rho)
     level = "certified" if lower == highest else "bracketed"
-    _require_bound(upper, lower, tolerance)
+    require_bound(upper, lower, tolerance)
     highest = highest if upper is None else min(highest, upper)
     return _inertia(n, lower, highest, int((ritz > tolerance).sum()), tolerance, level, rho)
+
+
+def counted(ritz: Array, tolerance: float, error: float) -> tuple[int, int]:
+    """How many of the true values lie below -tolerance, at least and at most, if each is within `error` of one here."""
+    return int((ritz < -tolerance - error).sum()), int((ritz < -tolerance + error).sum())
 
 
 def bracketed(
@@ -243,12 +260,13 @@ def bracketed(
     upper: int | None = None,
     max_hvps: int = 3000,
     tolerance: float | None = None,
+    proved: Callable[[float], tuple[int, int] | None] = lambda tolerance: None,
 ) -> Inertia:
     """The index of an operator too large to factor, between bounds, with a stochastic estimate beside them.
 
     The lower bound is the index of a projection; the upper one holds except with failure_probability (`index_bounds`),
     or is `upper`, known from theory. eigen: what `eigsh` found; rule: what `quadrature` found; tolerance: instead of
-    tau, absolute.
+    tau, absolute; proved: bounds at a tolerance, which save the search where they meet.
     """
     n, norm = op.shape[0], eigen.operator_norm
     error = product_error(op, seed)
@@ -260,26 +278,45 @@ def bracketed(
     require_honest(tolerance, rho, norm)
     if norm == 0:
         return _inertia(n, 0, 0, 0, tolerance, "bracketed", rho, products=MEASURED + rule.num_products)
+    estimate, products = rule.count_below(-tolerance), MEASURED + rule.num_products
+    floor, ceiling = proved(tolerance) or (0, n)
+    if floor == ceiling:
+        return dataclasses.replace(between(n, tolerance, floor, ceiling), error=rho, num_products=products)
+    if ceiling < n:
+        upper = ceiling if upper is None else min(upper, ceiling)
     expected = rule.count_below(-GATHERED * tolerance).value
     search = index_bounds(op, eigen, tolerance, rho, FAILURE, max_hvps, seed, expected)
-    lower = max(int((eigen.ritz < -tolerance - rho).sum()), search.lower)
-    _require_bound(upper, lower, tolerance)
+    lower = max(counted(eigen.ritz, tolerance, rho)[0], search.lower, floor)
+    require_bound(upper, lower, tolerance)
     # A random run's bound below the proved one has failed, and says nothing.
     shown = search.upper if search.upper is not None and search.upper >= lower else None
     bounds = [b for b in (shown, upper) if b is not None]
     highest = min([n, *bounds])
     failure = search.failure_probability if shown == highest else 0.0
     level = "bracketed" if bounds else "estimated"
-    estimate = rule.count_below(-tolerance).within(lower, highest)
-    products = MEASURED + search.num_products + rule.num_products
+    estimate, products = estimate.within(lower, highest), products + search.num_products
     return _inertia(n, lower, highest, None, tolerance, level, rho, failure, estimate, products)
 
 
-def glimpsed(seen: Glimpse, tau: float | None = None, upper: int | None = None) -> Inertia:
+def between(n: int, tolerance: float, lower: int, upper: int, estimate: Count | None = None) -> Inertia:
+    """The inertia of an operator (n, n) from proved bounds of its index, with an estimate where they differ."""
+    if lower == upper:
+        return _inertia(n, lower, upper, None, tolerance, "certified", 0.0)
+    inside = estimate and estimate.within(lower, upper)
+    return _inertia(n, lower, upper, None, tolerance, "bracketed", 0.0, estimate=inside)
+
+
+def glimpsed(
+    seen: Glimpse,
+    tau: float | None = None,
+    upper: int | None = None,
+    proved: Callable[[float], tuple[int, int] | None] = lambda tolerance: None,
+) -> Inertia:
     """The index of an operator between the bounds that a glimpse of its spectrum gives, with an estimate beside them.
 
     The Ritz values below -tau are a lower bound; where the lowest eigenvalue is not below it, the index is 0, except
-    with `hidden_failure_probability`; the estimate is the quadrature's of a single probe. upper: a bound from theory.
+    with `hidden_failure_probability`; the estimate is the quadrature's of a single probe. upper: a bound from theory;
+    proved: bounds at a tolerance.
     """
     eigen, norm = seen.eigen, seen.eigen.operator_norm
     n, dtype = eigen.vectors.shape[1], eigen.vectors.dtype
@@ -288,9 +325,13 @@ def glimpsed(seen: Glimpse, tau: float | None = None, upper: int | None = None) 
     rho = seen.error + 10 * n**0.5 * torch.finfo(dtype).eps * norm
     tolerance = absolute(tau, TAU_LANCZOS, norm, rho)
     require_honest(tolerance, rho, norm)
-    lower = int((eigen.ritz < -tolerance - rho).sum())
-    _require_bound(upper, lower, tolerance)
+    lower = counted(eigen.ritz, tolerance, rho)[0]
+    require_bound(upper, lower, tolerance)
     is_none = lower == 0 and eigen.values[0, 0] - eigen.hidden[0] - rho >= -tolerance
+    if not is_none and (known := proved(tolerance)):
+        rule = Quadrature(seen.nodes[None], seen.weights[None], np.array([np.inf]), n, 0)
+        estimate = rule.count_below(-tolerance)
+        return dataclasses.replace(between(n, tolerance, max(lower, known[0]), known[1], estimate), error=rho)
     bounds = [*([0] if is_none else []), *([] if upper is None else [upper])]
     highest, level = min([n, *bounds]), "bracketed" if bounds else "estimated"
     failure = eigen.hidden_failure_probability if is_none and upper != 0 else 0.0
@@ -319,7 +360,7 @@ def require_honest(tolerance: float, error: float, norm: float) -> None:
     )
 
 
-def _require_bound(upper: int | None, lower: int, tolerance: float) -> None:
+def require_bound(upper: int | None, lower: int, tolerance: float) -> None:
     """Raise NumericsError for a bound from theory that is below what is proved."""
     if upper is not None and upper < lower:
         raise NumericsError(

@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from landscape.curvature import storage
 from landscape.curvature.operators import LinearOperator
 from landscape.curvature.vectors import (
     Array,
@@ -35,6 +36,8 @@ where products are not symmetric.
 _PASSES = 3
 _DRIFT = 1e-8
 """Inner product with the basis at which a step is orthogonalised: below sqrt(eps), T keeps all of its digits."""
+_ROWS = 1 << 20
+"""Rows of vectors that a restart computes at once."""
 _ROUNDING = 10
 """Rounding of one step, in units of eps * |H|."""
 TINY = float(np.finfo(float).tiny)
@@ -53,7 +56,7 @@ class Krylov:
     def __init__(
         self, op: LinearOperator, columns: int, width: int = 1, locked: Tensor | None = None, keep_images: bool = False
     ) -> None:
-        self.op, self.columns, self.width = op, columns, width
+        self.op, self.columns, self.width, self._spaces = op, columns, width, 2 if keep_images else 1
         self.basis = self._store()
         self.images = self._store() if keep_images else None
         self.locked = self.basis[:, :0] if locked is None else locked
@@ -203,18 +206,18 @@ class Krylov:
         return torch.from_numpy(np.ascontiguousarray(S)).to(self.basis)
 
     def _turned(self, store: Tensor, S: Array) -> Tensor:
-        turned = store[:, : self.filled] @ self._small(S)
-        if self.columns != store.shape[1]:
-            store = self._store()
-        store[:, : turned.shape[1]] = turned
-        return store
+        turned = store if self.columns == store.shape[1] else self._store()
+        small = self._small(S)
+        # By pieces of vectors: all at once would take as much memory again.
+        for old, new in zip(store.split(_ROWS), turned.split(_ROWS), strict=True):
+            new[:, : S.shape[1]] = old[:, : self.filled] @ small
+        return turned
 
     def _store(self) -> Tensor:
         """Storage for vectors: by rows for blocks, by columns where steps read single vectors."""
         n, op = self.op.shape[0], self.op
-        if self.width > 1:
-            return torch.empty(n, self.columns, dtype=op.dtype, device=op.device)
-        return torch.empty(self.columns, n, dtype=op.dtype, device=op.device).T
+        vectors = storage.vectors(n, self.columns, op.dtype, op.device, self._spaces)
+        return vectors.view(n, self.columns) if self.width > 1 else vectors.T
 
 
 class Lanczos(Krylov):
@@ -301,6 +304,11 @@ def least_component(n: int, failure: float) -> float:
     return float(failure * (np.pi / (2 * n)) ** 0.5)
 
 
+def _columns(n: int) -> int:
+    """Of the basis of a random run."""
+    return min(_LONGEST, max(_SHORTEST, _BASIS_BYTES // (8 * n)))
+
+
 class RandomRun(Lanczos):
     """Lanczos with thick restarts from a random vector in the complement of `locked` (n, m), if given.
 
@@ -317,7 +325,7 @@ class RandomRun(Lanczos):
         partial: bool = False,
     ) -> None:
         n = op.shape[0]
-        columns = columns or min(_LONGEST, max(_SHORTEST, _BASIS_BYTES // (8 * n)))
+        columns = columns or _columns(n)
         room = n if locked is None else n - locked.shape[1]
         super().__init__(op, min(room, columns), locked, partial)
         self.num_products, self.log_beta = 0, 0.0
@@ -465,6 +473,19 @@ _SEARCHED_ONLY = 4
 """One in this many products is reserved for the complement."""
 
 
+def _sizes(n: int, k: int, which: Which) -> tuple[int, int, int]:
+    """Vectors at each end that a search keeps at a restart, in its basis, and in the basis of a hard one."""
+    # Few are as hard to find as ten where k cuts a cluster: what is kept beyond k tells its members apart.
+    reach = max(k, min(4 * k, 10))
+    shorter, longer = (min(n, len(ENDS[which]) * (m * reach + 2 * BLOCK)) for m in (3, 6))
+    return reach, shorter, longer
+
+
+def num_vectors(n: int, k: int, which: Which = "both") -> int:
+    """The most vectors that a search for k pairs keeps: a basis and its images, and a random run's basis."""
+    return 2 * _sizes(n, k, which)[2] + _columns(n)
+
+
 class Search:
     """Thick-restart Lanczos, whose every residual is a true one, also after restarts and warm starts.
 
@@ -485,9 +506,7 @@ class Search:
         self.mass, self.rule = 0.0, cast(tuple[Array, Array] | None, None)
         self.tol, self.max_hvps = tol, max_hvps
         self.ends = ENDS[which]
-        # Few are as hard to find as ten where k cuts a cluster: what is kept beyond k tells its members apart.
-        self.reach = max(k, min(4 * k, 10))
-        self.size, self.longest = (min(self.n, len(self.ends) * (m * self.reach + 2 * BLOCK)) for m in (3, 6))
+        self.reach, self.size, self.longest = _sizes(self.n, k, which)
         self.generator = seeded(seed)
         self.width = 1
         self.products = self.restarts = self.runs = 0

@@ -14,7 +14,8 @@ import torch.utils.checkpoint
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from landscape.errors import ArgumentError, suggest
+from landscape.errors import ArgumentError, kind_of, suggest
+from landscape.text import first_few
 
 
 class ModuleFunction:
@@ -123,14 +124,80 @@ def _binds(module: Callable[..., Any], arguments: Sequence[Any], keywords: Mappi
 
 
 def unwrapped(module: nn.Module) -> nn.Module:
-    """The module inside of torch.compile, DataParallel and DistributedDataParallel, which compute the same."""
+    """The module inside of torch.compile, DataParallel, DistributedDataParallel and DeepSpeed, which compute the same.
+
+    Raises ArgumentError for a module of which each rank holds only a part: by FSDP, tensor parallelism or ZeRO-3.
+    """
     while True:
         if isinstance(inner := getattr(module, "_orig_mod", None), nn.Module):
             module = inner
         elif isinstance(module, nn.DataParallel | nn.parallel.DistributedDataParallel):
             module = module.module
+        elif _is_a(module, "DeepSpeedEngine"):
+            module = _replicated(module)
         else:
-            return module
+            break
+    if any(_is_a(part, "FullyShardedDataParallel") for part in module.modules()):
+        raise ArgumentError(
+            "the model is sharded by FullyShardedDataParallel, whose parts have no names",
+            "load its full state dict into a plain module; or shard by fully_shard, for landscape.gathered",
+        )
+    if any(_is_a(p, "DTensor") for p in module.parameters()):
+        n, size = (sum(f(p) for p in module.parameters()) for f in (Tensor.numel, lambda p: p.numel() * p.itemsize))
+        raise ArgumentError(
+            f"the parameters of {type(module).__name__} are DTensors, of which each rank holds a part",
+            f"give landscape.gathered(model, plain): a plain module with all {n:,} parameters, {size / 1e9:.1f} GB on "
+            "each rank",
+        )
+    return module
+
+
+def _replicated(engine: Any) -> nn.Module:
+    """The module of a DeepSpeed engine. Raises ArgumentError where each rank holds only a part of the parameters."""
+    if _is_a(engine, "PipelineEngine") or engine.zero_optimization_stage() > 2:
+        raise ArgumentError(
+            f"the {type(engine).__name__} of DeepSpeed holds only a part of the parameters on each rank",
+            "load a consolidated checkpoint into a plain module; ZeRO-1 and ZeRO-2 hold whole parameters",
+        )
+    module: nn.Module = engine.module
+    return module
+
+
+def _is_a(x: object, name: str) -> bool:
+    """Whether an object is of a class of this name, whose library would take seconds to import."""
+    return any(kind.__name__ == name for kind in type(x).__mro__)
+
+
+def gathered(sharded: nn.Module, plain: nn.Module) -> nn.Module:
+    """Fill a plain module with the parameters and buffers of one that is sharded by torch's `fully_shard`.
+
+    All ranks call it together. Each then holds every parameter, and while it is filled one more tensor of the largest
+    size. The same serves for parameters that tensor parallelism distributes.
+
+    Args:
+        sharded: the module whose parameters are DTensors.
+        plain: a module of the same architecture, on any device; it keeps its modes.
+
+    Returns:
+        `plain`.
+
+    Raises:
+        ArgumentError: for another architecture.
+    """
+    for module in (sharded, plain):
+        if not isinstance(module, nn.Module):
+            raise ArgumentError(f"{kind_of(module)} is no module", "give two of torch.nn.Module")
+    parts, own = sharded.state_dict(), plain.state_dict()
+    names = plain_names(parts)
+    theirs, ours = {(names[name], x.shape) for name, x in parts.items()}, {(name, x.shape) for name, x in own.items()}
+    if different := sorted({name for name, _ in theirs ^ ours}):
+        raise ArgumentError(
+            f"the sharded and the plain module differ in {first_few(different, 3)}",
+            "make the plain module by the same constructor",
+        )
+    for name, x in parts.items():
+        own[names[name]].copy_(x.full_tensor() if _is_a(x, "DTensor") else x)
+    return plain
 
 
 def plain_names(names: Iterable[str]) -> dict[str, str]:

@@ -6,7 +6,7 @@ import contextlib
 import copy
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import torch
@@ -21,6 +21,7 @@ from landscape.curvature.checks import (
     require_finite,
     require_independent,
     require_parameters,
+    require_place,
     require_replaced,
     require_same,
     require_settings,
@@ -141,6 +142,46 @@ class Objective(Shown):
         other.weight_decay = weight_decay
         return other
 
+    def of(self, data: Any = None, model: nn.Module | None = None) -> Objective:
+        """The same loss and L2 term, of other data or of another model; None: as here."""
+        own, loss, weight = self._originals
+        return Objective(
+            own if model is None else model,
+            self._data if data is None else data,
+            None,
+            loss,
+            self.weight_decay,
+            self._data.chunk_size,
+            self.dtype,
+            weight,
+        )
+
+    def batch(self, i: int) -> Objective:
+        """The objective of batch `i` alone: its own mean, and the same L2 term. Raises ArgumentError for no batch."""
+        return self.of([self._data.some(require_place("batch", i, len(self._data)))])
+
+    def subset(self, samples: Sequence[int] | Tensor) -> Objective:
+        """The objective of some samples alone: their own mean, and the same L2 term.
+
+        They stay in the batches that they are in.
+
+        Args:
+            samples: their places in the data, one batch after the other.
+
+        Raises:
+            ArgumentError: for places outside the data or given twice, and for batches that cannot be taken apart.
+        """
+        samples = samples.tolist() if isinstance(samples, Tensor) else samples
+        places = [require_place("sample", i, sum(self._data.sizes)) for i in samples]
+        if not places or len(set(places)) < len(places):
+            raise ArgumentError(f"{len(places)} samples, {len(set(places))} of them different", "give each once")
+        batches, start = [], 0
+        for i, size in enumerate(self._data.sizes):
+            at = [place - start for place in places if start <= place < start + size]
+            batches += [self._data.some(i, torch.tensor(at))] if at else []
+            start += size
+        return self.of(batches)
+
     @property
     def module(self) -> nn.Module | None:
         """The torch module, without what wraps it; None for a function."""
@@ -174,9 +215,19 @@ class Objective(Shown):
         return self._reduction == "sum" and self._weight is None
 
     @property
+    def has_weights(self) -> bool:
+        """Whether `weight=` says what batches count."""
+        return self._weight is not None
+
+    @property
     def num_pieces(self) -> int:
         """Batches, or chunks of them, that one pass takes."""
         return self._data.num_pieces
+
+    def batches(self) -> Iterator[Batch]:
+        """Each whole batch, in the objective's precision and on its device."""
+        for i in range(len(self._data)):
+            yield fresh(self._data.some(i), self.dtype)
 
     @property
     def has_convex_loss(self) -> bool:
@@ -262,6 +313,12 @@ class Objective(Shown):
         """
         for piece in self._data.pieces():
             yield functools.partial(self._tensor, piece), functools.partial(self._loss_of, piece)
+
+    def targets(self) -> Iterator[tuple[int, Callable[[], Any]]]:
+        """Per batch or chunk, a number that no other has on any rank, and its targets, of pairs (inputs, targets)."""
+        first, stride = (self._part.rank, self._part.size) if self._part else (0, 1)
+        for i, piece in enumerate(self._data.pieces()):
+            yield first + i * stride, functools.partial(lambda read: fresh(read()[1], self.dtype), piece)
 
     @differentiable
     def linearised(self, params: Parameters) -> Iterator[Callable[[Parameters], Tensor]]:
@@ -479,7 +536,7 @@ class Objective(Shown):
             outputs = None if self._takes_model else self._outputs(batch, params)
         if not isinstance(outputs, Tensor):
             raise ArgumentError(
-                "the Gauss-Newton part needs a model that returns one tensor and a loss of (outputs, targets)",
+                "Gauss-Newton parts and influences take a model that returns a tensor and a loss of (outputs, targets)",
                 "give such a loss, or take the whole Hessian",
             )
         return outputs

@@ -1,11 +1,15 @@
-"""Linear operators: Hessians and their blocks, Gauss-Newton parts, matrices, and these without some directions."""
+"""Linear operators: Hessians and their blocks, Gauss-Newton parts, matrices, sums and products of all of these."""
 
 from __future__ import annotations
 
 import abc
 import copy
+import functools
+import itertools
+import math
+import numbers
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal, Self, get_args, overload
 
 import numpy as np
 import torch
@@ -26,12 +30,14 @@ from landscape.curvature.vectors import (
     asymmetry,
     column_norms,
     gaussian,
+    probe_bound,
     require_finite,
     require_range,
     symmetrised,
 )
 from landscape.errors import ArgumentError, NumericsError, kind_of
 from landscape.results import Shown
+from landscape.text import first_few
 
 Part = Literal["hessian", "gauss_newton", "residual"]
 PROBES = 4
@@ -45,26 +51,40 @@ class LinearOperator(Shown):
     """A linear operator, by its products with vectors.
 
     A subclass sets `shape`, `dtype` and `device` and defines `_matmat`: the products with the columns of a tensor (n,
-    m). If it is not symmetric, it also defines `T`.
+    m). If it is not symmetric, it also defines `T` and, if it is square, `is_symmetric`.
 
     Attributes:
         shape, dtype, device: of the matrix and of the vectors it takes.
         error: a bound, in norm, on its distance from the operator it stands for.
+        rows, cols: names of the parameters, in order; empty where they have none.
+        shapes: of the parameters, by name.
     """
 
     shown: ClassVar[tuple[str, ...]] = ("shape", "dtype", "device")
+    __array_ufunc__: ClassVar[None] = None  # NumPy's numbers leave `2 * op` to the operator.
 
     shape: tuple[int, int]
     dtype: torch.dtype
     device: torch.device
     error: float = 0.0
+    rows: list[str] = []  # noqa: RUF012
+    cols: list[str] = []  # noqa: RUF012
+    shapes: Mapping[str, torch.Size] = {}  # noqa: RUF012
 
     @abc.abstractmethod
     def _matmat(self, vectors: Tensor) -> Tensor:
         """The products (rows, m) with vectors (columns, m)."""
 
-    def __matmul__(self, vectors: Tensor) -> Tensor:
-        """The product with a vector (n,) or with several (n, m)."""
+    @overload
+    def __matmul__(self, vectors: Tensor) -> Tensor: ...
+
+    @overload
+    def __matmul__(self, vectors: LinearOperator) -> LinearOperator: ...
+
+    def __matmul__(self, vectors: Tensor | LinearOperator) -> Tensor | LinearOperator:
+        """The product with a vector (n,), with several (n, m) or with another operator."""
+        if isinstance(vectors, LinearOperator):
+            return Composed([self, vectors])
         if not isinstance(vectors, Tensor) or vectors.dtype != self.dtype or vectors.ndim not in (1, 2):
             what = f"{vectors.dtype}, {tuple(vectors.shape)}" if isinstance(vectors, Tensor) else type(vectors).__name__
             raise ArgumentError(
@@ -77,9 +97,42 @@ class LinearOperator(Shown):
             )
         return self._matmat(vectors[:, None])[:, 0] if vectors.ndim == 1 else self._matmat(vectors)
 
+    def __add__(self, other: LinearOperator) -> LinearOperator:
+        return Sum([(1.0, self), (1.0, other)])
+
+    def __sub__(self, other: LinearOperator) -> LinearOperator:
+        return Sum([(1.0, self), (-1.0, other)])
+
+    def __mul__(self, factor: float) -> LinearOperator:
+        return Sum([(factor, self)])
+
+    __rmul__ = __mul__
+
+    def __neg__(self) -> LinearOperator:
+        return -1.0 * self
+
+    def shift(self, tau: float) -> LinearOperator:
+        """A + tau I, of which every eigenvalue is larger by tau. Raises ArgumentError for an off-diagonal block."""
+        if self.shape[0] != self.shape[1] or self.rows != self.cols:
+            raise ArgumentError(
+                f"a shift of a {self.shape[0]} x {self.shape[1]} block of other rows than columns",
+                "shift the whole operator, and take the block of that",
+            )
+        return Sum([(1.0, self), (tau, Identity(self))])
+
+    def block(self, rows: Sequence[str], cols: Sequence[str] | None = None) -> LinearOperator:
+        """The block that maps perturbations of `cols` (default: `rows`) to gradients of `rows`."""
+        raise ArgumentError(
+            f"{type(self).__name__} has no named parameters", "take the block of the operators that it is made of"
+        )
+
+    def numbers(self, names: Sequence[str]) -> list[int]:
+        """How many numbers each of these parameters has."""
+        return [self.shapes[name].numel() for name in names]
+
     @property
     def is_symmetric(self) -> bool:
-        """Whether rows and columns are the same, so that there are eigenvalues."""
+        """Whether the operator is its own transpose, so that it has eigenvalues; here, whether it is square."""
         return self.shape[0] == self.shape[1]
 
     @property
@@ -88,8 +141,8 @@ class LinearOperator(Shown):
         return self
 
     def dense(self) -> Tensor:
-        """The matrix, product by product, symmetrised if it is a diagonal block."""
-        return assembled(self, self.is_symmetric).matrix
+        """The matrix, product by product, symmetrised if the operator is its own transpose."""
+        return assembled(self, self.T is self).matrix
 
     def symmetric(self) -> MatrixOperator:
         """A symmetric operator as a matrix, symmetric to the last bit, with the error of its products."""
@@ -132,6 +185,10 @@ class FunctionOperator(LinearOperator):
         return self._apply(vectors)
 
     @property
+    def is_symmetric(self) -> bool:
+        return self._transposed is None
+
+    @property
     def T(self) -> FunctionOperator:
         """The transposed operator."""
         if self._transposed is None:
@@ -139,11 +196,175 @@ class FunctionOperator(LinearOperator):
         return FunctionOperator(self._transposed, (self.shape[1], self.shape[0]), self._like, self.error, self._apply)
 
 
+class Sum(LinearOperator):
+    """c_1 A_1 + c_2 A_2 + ..., as `A + B`, `A - B`, `2 * A`, `-A` and `A.shift(tau)` make it.
+
+    It is symmetric if every term is, and has blocks if every term has those of the same parameters.
+
+    Args:
+        terms: pairs (c, A) of a finite number and an operator, all of one shape, precision and device.
+
+    Raises:
+        ArgumentError: for operators that do not fit together, and for coefficients that are no finite numbers.
+    """
+
+    shown = ("shape", "coefficients", "dtype", "device")
+
+    def __init__(self, terms: Sequence[tuple[float, LinearOperator]]) -> None:
+        flat: list[tuple[float, LinearOperator]] = []
+        for coefficient, op in terms:
+            _require_number(coefficient)
+            require_operator(op)
+            parts = op.terms if isinstance(op, Sum) else [(1.0, op)]
+            flat += [(float(coefficient) * c, part) for c, part in parts]
+        self.terms: list[tuple[float, LinearOperator]] = flat
+        first = flat[0][1]
+        for _, op in flat[1:]:
+            if op.shape != first.shape:
+                raise ArgumentError(
+                    f"a sum of operators of the shapes {first.shape} and {op.shape}", "give operators of one shape"
+                )
+            _require_alike(first, op)
+            for side, ours, theirs in (("rows", first.rows, op.rows), ("columns", first.cols, op.cols)):
+                require_names(f"a sum with the {side}", ours, theirs)
+        if all(op.rows for _, op in flat):
+            self.rows, self.cols, self.shapes = first.rows, first.cols, first.shapes
+        self.shape, self.dtype, self.device = first.shape, first.dtype, first.device
+        self.error = sum(abs(c) * op.error for c, op in flat)
+
+    @property
+    def coefficients(self) -> list[float]:
+        """Of the terms."""
+        return [c for c, _ in self.terms]
+
+    def _matmat(self, vectors: Tensor) -> Tensor:
+        total = self.terms[0][0] * (self.terms[0][1] @ vectors)
+        for c, op in self.terms[1:]:
+            total.add_(op @ vectors, alpha=c)
+        return total
+
+    @property
+    def is_symmetric(self) -> bool:
+        return all(op.is_symmetric for _, op in self.terms)
+
+    @property
+    def T(self) -> LinearOperator:
+        """The transposed operator."""
+        if all(op.T is op for _, op in self.terms):
+            return self
+        return Sum([(c, op.T) for c, op in self.terms])
+
+    def block(self, rows: Sequence[str], cols: Sequence[str] | None = None) -> LinearOperator:
+        """The same sum of the terms' blocks."""
+        return Sum([(c, op.block(rows, cols)) for c, op in self.terms]) if self.rows else super().block(rows, cols)
+
+    def in_double(self) -> Sum | None:
+        doubles = [op.in_double() for _, op in self.terms]
+        return Sum([(c, op) for c, op in zip(self.coefficients, doubles, strict=True) if op]) if all(doubles) else None
+
+
+class Composed(LinearOperator):
+    """A_1 A_2 ..., as `A @ B` makes it.
+
+    It counts as symmetric if its symmetric factors read the same from both ends, as those of `A @ A` and `A @ B @ A`.
+
+    Args:
+        factors: operators, each with as many columns as the next one has rows.
+
+    Raises:
+        ArgumentError: for operators that do not fit together.
+    """
+
+    shown = ("shape", "factors", "dtype", "device")
+
+    def __init__(self, factors: Sequence[LinearOperator]) -> None:
+        for op in factors:
+            require_operator(op)
+        self._factors: list[LinearOperator] = list(
+            itertools.chain.from_iterable(op._factors if isinstance(op, Composed) else [op] for op in factors)
+        )
+        for left, right in itertools.pairwise(self._factors):
+            if left.shape[1] != right.shape[0]:
+                raise ArgumentError(
+                    f"a product of operators of the shapes {left.shape} and {right.shape}",
+                    "the columns of the first are the rows of the second",
+                )
+            _require_alike(left, right)
+            require_names("a product that meets in the parameters", left.cols, right.rows)
+        first, last = self._factors[0], self._factors[-1]
+        self.shape, self.dtype, self.device = (first.shape[0], last.shape[1]), first.dtype, first.device
+        self.error = self._error()
+
+    @property
+    def factors(self) -> int:
+        """How many they are."""
+        return len(self._factors)
+
+    def _error(self) -> float:
+        """What the factors' errors make of the product, by bounds of their norms that random probes give."""
+        errors = [op.error for op in self._factors]
+        if not any(errors):
+            return 0.0
+        norms = [probe_bound(op @ gaussian(op.shape[1], 2 * PROBES).to(op.device, op.dtype)) for op in self._factors]
+        return math.prod(n + e for n, e in zip(norms, errors, strict=True)) - math.prod(norms)
+
+    def _matmat(self, vectors: Tensor) -> Tensor:
+        return functools.reduce(lambda images, op: op @ images, reversed(self._factors), vectors)
+
+    @property
+    def is_symmetric(self) -> bool:
+        ends = zip(self._factors, reversed(self._factors), strict=True)
+        return all(op is other and op.is_symmetric for op, other in ends)
+
+    @property
+    def T(self) -> LinearOperator:
+        """The transposed operator."""
+        if self.is_symmetric and all(op.T is op for op in self._factors):
+            return self
+        return Composed([op.T for op in reversed(self._factors)])
+
+    def in_double(self) -> Composed | None:
+        # A factor that comes twice stays one operator.
+        doubles = {id(op): op.in_double() for op in self._factors}
+        factors = [double for op in self._factors if (double := doubles[id(op)])]
+        return Composed(factors) if len(factors) == len(self._factors) else None
+
+
+class Identity(LinearOperator):
+    """The identity in the space of a symmetric operator, with the same blocks."""
+
+    shown = ("shape", "dtype", "device")
+
+    def __init__(self, like: LinearOperator) -> None:
+        self.rows, self.cols, self.shapes = like.rows, like.cols, like.shapes
+        self.shape, self.dtype, self.device = like.shape, like.dtype, like.device
+
+    def _matmat(self, vectors: Tensor) -> Tensor:
+        if self.rows == self.cols:
+            return vectors.clone()
+        pieces = dict(zip(self.cols, vectors.split(self.numbers(self.cols)), strict=True))
+        nothing = vectors.new_zeros
+        sizes = zip(self.rows, self.numbers(self.rows), strict=True)
+        return torch.cat([pieces.get(name, nothing(size, vectors.shape[1])) for name, size in sizes])
+
+    @property
+    def T(self) -> LinearOperator:
+        return self if self.rows == self.cols else self.block(self.cols, self.rows)
+
+    def block(self, rows: Sequence[str], cols: Sequence[str] | None = None) -> LinearOperator:
+        new = copy.copy(self)
+        new.rows, new.cols = list(rows), list(rows if cols is None else cols)
+        new.shape = (sum(self.numbers(new.rows)), sum(self.numbers(new.cols)))
+        return new
+
+    def in_double(self) -> Identity:
+        new = copy.copy(self)
+        new.dtype = torch.float64
+        return new
+
+
 class BlockOperator(LinearOperator):
     """An operator whose rows and columns are named parameters, in the order of `rows` and `cols`."""
-
-    rows: list[str]
-    cols: list[str]
 
     @abc.abstractmethod
     def block(self, rows: Sequence[str], cols: Sequence[str] | None = None) -> BlockOperator:
@@ -190,6 +411,11 @@ class MatrixOperator(LinearOperator):
         return torch.nn.functional.linear(vectors.T.contiguous(), self.matrix).T
 
     @property
+    def is_symmetric(self) -> bool:
+        """Whether it is square: how far it is from its transpose is part of its error."""
+        return self.shape[0] == self.shape[1]
+
+    @property
     def T(self) -> MatrixOperator:
         """The transposed matrix."""
         return MatrixOperator(self.matrix.T, self.error)
@@ -210,26 +436,19 @@ class MatrixOperator(LinearOperator):
         return self if self.dtype == torch.float64 else MatrixOperator(self.matrix.double(), self.error)
 
 
-class HessianOperator(BlockOperator):
-    """The Hessian of an objective, or a block of it, by exact products over the whole data set.
+class ObjectiveOperator(BlockOperator):
+    """A matrix of an objective's derivatives at some parameters, or a block of it, by products over the whole data.
 
-    Products run in the objective's precision. `.block(rows, cols)` gives diagonal and off-diagonal blocks.
+    A subclass says what a product is made of, in `_terms_of`. Products run in the objective's precision.
 
     Args:
         objective: the objective.
         params: tensors to differentiate by, of which the operator takes a copy; everything else is constant.
         block: names of rows, in their order. Default: all.
         cols: names of columns. Default: those of the rows.
-        part: "hessian" is H = G + R; "gauss_newton" is G = J^T (d2 loss / d outputs2) J, with the L2 term; "residual"
-            is R = sum_c (d loss / d output_c) d2 output_c.
-
-    Raises:
-        ArgumentError: a ValueError, for parameters and losses without a Hessian (see `Objective`), names that are not
-            in `params`, and a loss that changes between two calls.
-        NumericsError: for numbers that are not finite.
     """
 
-    shown = ("shape", "rows", "cols", "part", "dtype", "device")
+    shown: ClassVar[tuple[str, ...]] = ("shape", "rows", "cols", "dtype", "device")
 
     @differentiable
     def __init__(
@@ -238,35 +457,33 @@ class HessianOperator(BlockOperator):
         params: Mapping[str, Tensor],
         block: Sequence[str] | None = None,
         cols: Sequence[str] | None = None,
-        part: Part = "hessian",
     ) -> None:
         require_objective(objective)
-        require_choice("part", part, get_args(Part))
-        self.objective, self.part = objective, part
-        self.dtype, self.device = objective.dtype, objective.device
-        require_parameters(params, self.device)
-        self._params = {n: p.detach().to(objective.dtype, copy=True).requires_grad_() for n, p in params.items()}
-        objective.require_sound(self._params)
+        require_parameters(params, objective.device)
+        self.device = objective.device
+        self.shapes = {n: p.shape for n, p in params.items()}
+        self._place(objective, params)
         self._choose(params if block is None else block, cols)
 
-    def _choose(self, rows: Sequence[str] | Mapping[str, Tensor], cols: Sequence[str] | None) -> None:
-        self.rows = chosen(rows, self._params)
-        self.cols = self.rows if cols is None else chosen(cols, self._params)
-        self.shape = (self._size(self.rows), self._size(self.cols))
-        by_row, by_col = ([self._params[n] for n in names] for names in (self.rows, self.cols))
-        self._terms: list[_SecondDerivative | _GaussNewton] = []
-        objective = self.objective
-        if self.part == "gauss_newton":
-            self._terms += [_GaussNewton(f, loss, self._params, by_row, by_col) for f, loss in objective.chunks()]
-            # The L2 term is its own Gauss-Newton part.
-            values = list(objective.terms())[objective.num_pieces :]
-        else:
-            values = list(objective.terms() if self.part == "hessian" else objective.linearised(self._params))
-        self._terms += [_SecondDerivative(value, self._params, by_row, by_col) for value in values]
-        # A graph takes as much memory as a chunk's activations: keep it between products only with a single chunk.
-        self._keep = objective.num_pieces == 1
+    @abc.abstractmethod
+    def _terms_of(self, rows: list[Tensor], cols: list[Tensor]) -> Sequence[Term]:
+        """What a product with perturbations of `cols` is the sum of, some of `self.params`."""
 
-    def block(self, rows: Sequence[str], cols: Sequence[str] | None = None) -> HessianOperator:
+    def _place(self, objective: Objective, params: Mapping[str, Tensor]) -> None:
+        self.objective, self.dtype = objective, objective.dtype
+        self.params = {n: p.detach().to(objective.dtype, copy=True).requires_grad_() for n, p in params.items()}
+        objective.require_sound(self.params)
+
+    def _choose(self, rows: Sequence[str] | Mapping[str, Tensor], cols: Sequence[str] | None) -> None:
+        self.rows = chosen(rows, self.params)
+        self.cols = self.rows if cols is None else chosen(cols, self.params)
+        self.shape = (sum(self.numbers(self.rows)), sum(self.numbers(self.cols)))
+        by_row, by_col = ([self.params[n] for n in names] for names in (self.rows, self.cols))
+        self._terms = self._terms_of(by_row, by_col)
+        # A graph takes as much memory as a chunk's activations: keep it between products only with a single chunk.
+        self._keep = self.objective.num_pieces == 1
+
+    def block(self, rows: Sequence[str], cols: Sequence[str] | None = None) -> Self:
         """The block that maps perturbations of `cols` (default: `rows`) to gradients of `rows`."""
         new = copy.copy(self)
         new._choose(rows, cols)
@@ -290,7 +507,7 @@ class HessianOperator(BlockOperator):
             for term in self._terms:
                 term.forget()
         result = columns.new_zeros(self.shape[0], columns.shape[1])
-        with blaming("the product fails"), self.objective.at(self._params):
+        with blaming("the product fails"), self.objective.at(self.params):
             for term in self._terms:
                 if columns.is_cuda:
                     result += term.apply(columns.T.contiguous(), batched=True).T
@@ -302,20 +519,89 @@ class HessianOperator(BlockOperator):
                     term.forget()
         return result
 
-    def in_double(self) -> HessianOperator | None:
+    def in_double(self) -> Self | None:
         """The same block of an objective in float32 by products in float64; None where there are none."""
         if self.dtype == torch.float64:
             return None
+        new = copy.copy(self)
         try:
-            return HessianOperator(
-                self.objective.in_dtype(torch.float64), self._params, self.rows, self.cols, self.part
-            )
+            new._place(self.objective.in_dtype(torch.float64), self.params)
         except ArgumentError:
             # The model runs in float32 alone.
             return None
+        new._choose(self.rows, self.cols)
+        return new
 
-    def _size(self, names: Sequence[str]) -> int:
-        return sum(self._params[n].numel() for n in names)
+
+class HessianOperator(ObjectiveOperator):
+    """The Hessian of an objective, or a block of it, by exact products over the whole data set.
+
+    Products run in the objective's precision. `.block(rows, cols)` gives diagonal and off-diagonal blocks.
+
+    Args:
+        objective: the objective.
+        params: tensors to differentiate by, of which the operator takes a copy; everything else is constant.
+        block: names of rows, in their order. Default: all.
+        cols: names of columns. Default: those of the rows.
+        part: "hessian" is H = G + R; "gauss_newton" is G = J^T (d2 loss / d outputs2) J, with the L2 term; "residual"
+            is R = sum_c (d loss / d output_c) d2 output_c.
+
+    Raises:
+        ArgumentError: a ValueError, for parameters and losses without a Hessian (see `Objective`), names that are not
+            in `params`, and a loss that changes between two calls.
+        NumericsError: for numbers that are not finite.
+    """
+
+    shown = ("shape", "rows", "cols", "part", "dtype", "device")
+
+    def __init__(
+        self,
+        objective: Objective,
+        params: Mapping[str, Tensor],
+        block: Sequence[str] | None = None,
+        cols: Sequence[str] | None = None,
+        part: Part = "hessian",
+    ) -> None:
+        require_choice("part", part, get_args(Part))
+        self.part = part
+        super().__init__(objective, params, block, cols)
+
+    def _terms_of(self, rows: list[Tensor], cols: list[Tensor]) -> list[Term]:
+        objective, terms = self.objective, list[Term]()
+        if self.part == "gauss_newton":
+            terms += [
+                GaussNewton(f, second_derivative(loss), self.params, rows, cols) for f, loss in objective.chunks()
+            ]
+            # The L2 term is its own Gauss-Newton part.
+            values = list(objective.terms())[objective.num_pieces :]
+        else:
+            values = list(objective.terms() if self.part == "hessian" else objective.linearised(self.params))
+        return terms + [_SecondDerivative(value, self.params, rows, cols) for value in values]
+
+
+def _require_number(coefficient: object) -> None:
+    if not isinstance(coefficient, numbers.Real):
+        raise ArgumentError(
+            f"an operator times {kind_of(coefficient)}", "multiply by a number, such as x.item(); operators by A @ B"
+        )
+    if not math.isfinite(coefficient):
+        raise ArgumentError(f"an operator times {coefficient}", "multiply by a finite number")
+
+
+def _require_alike(one: LinearOperator, other: LinearOperator) -> None:
+    if (one.dtype, one.device) != (other.dtype, other.device):
+        raise ArgumentError(
+            f"operators of {one.dtype} on {one.device} and of {other.dtype} on {other.device}",
+            "make both in one precision on one device",
+        )
+
+
+def require_names(what: str, ours: Sequence[str], theirs: Sequence[str]) -> None:
+    if ours and theirs and list(ours) != list(theirs):
+        raise ArgumentError(
+            f"{what} {first_few(list(ours), 3)} and {first_few(list(theirs), 3)}",
+            "give both the same parameters in the same order: op.block(names)",
+        )
 
 
 def require_operator(op: Any) -> None:
@@ -327,6 +613,8 @@ def require_operator(op: Any) -> None:
     hint = "give a HessianOperator or MatrixOperator, or derive yours from LinearOperator"
     if isinstance(op, np.ndarray):
         hint = "give MatrixOperator(torch.from_numpy(array))"
+    if isinstance(op, int | float):
+        hint = f"add a multiple of the identity by op.shift({op})"
     raise ArgumentError(f"{kind_of(op)} is no operator", hint)
 
 
@@ -338,8 +626,12 @@ def require_symmetric(op: Any) -> None:
         raise ArgumentError(f"eigenvalues of a {op.shape[0]} x {op.shape[1]} operator: take a diagonal block", hint)
     if op.shape[0] == 0:
         raise ArgumentError("eigenvalues of an operator without rows", "give at least one row")
-    if isinstance(op, BlockOperator) and not op.is_symmetric:
+    if op.rows != op.cols:
         raise ArgumentError(f"eigenvalues of the coupling {op.rows} x {op.cols}: take a diagonal block", hint)
+    if not op.is_symmetric:
+        raise ArgumentError(
+            f"eigenvalues of a {type(op).__name__} that is not symmetric", "give one that is, such as B @ A @ B"
+        )
 
 
 def assembled(op: LinearOperator, is_diagonal: bool) -> MatrixOperator:
@@ -407,57 +699,79 @@ def _norm_of(changes: Tensor) -> float:
     return float(changes.square().mean().sqrt())
 
 
-class _SecondDerivative:
-    """d2 value / (d rows d cols) of one summand of the objective, through a graph that is kept between products."""
+class Term(abc.ABC):
+    """One summand of the products of an `ObjectiveOperator`, through a graph that is kept between products."""
 
-    def __init__(
-        self, value: Callable[[Parameters], Tensor], params: Parameters, rows: list[Tensor], cols: list[Tensor]
-    ) -> None:
-        self.value, self.params, self.rows, self.cols = value, params, rows, cols
-        self.graph: Tensor | None = None
+    graph: Any = None
 
+    @abc.abstractmethod
     def apply(self, weights: Tensor, batched: bool) -> Tensor:
         """Product with one vector (n,), or with each row of (m, n)."""
-        if self.graph is None:
-            pieces = gradients(self.value(self.params), self.cols, create_graph=True)
-            self.graph = torch.cat([g.reshape(-1) for g in pieces])
-        return _flat(gradients(self.graph, self.rows, weights, keep=True, batched=batched), batched)
 
     def forget(self) -> None:
         """Free the graph."""
         self.graph = None
 
 
-class _GaussNewton:
-    """J_rows^T (d2 loss / d outputs2) J_cols of one chunk, in the same way."""
+class _SecondDerivative(Term):
+    """d2 value / (d rows d cols) of one summand of the objective."""
+
+    def __init__(
+        self, value: Callable[[Parameters], Tensor], params: Parameters, rows: list[Tensor], cols: list[Tensor]
+    ) -> None:
+        self.value, self.params, self.rows, self.cols = value, params, rows, cols
+
+    def apply(self, weights: Tensor, batched: bool) -> Tensor:
+        if self.graph is None:
+            pieces = gradients(self.value(self.params), self.cols, create_graph=True)
+            self.graph = torch.cat([g.reshape(-1) for g in pieces])
+        return _flat(gradients(self.graph, self.rows, weights, keep=True, batched=batched), batched)
+
+
+Curvature = Callable[[Tensor], Callable[[Tensor, bool], Tensor]]
+"""Of outputs: the products of a matrix in their space with one tensor shaped as they are, or with several (batched)."""
+
+
+class GaussNewton(Term):
+    """J_rows^T C J_cols of one chunk, where the matrix C in the space of its outputs is a function of them."""
 
     def __init__(
         self,
         outputs: Callable[[Parameters], Tensor],
-        loss: Callable[[Tensor], Tensor],
+        curvature: Curvature,
         params: Parameters,
         rows: list[Tensor],
         cols: list[Tensor],
     ) -> None:
-        self.outputs, self.loss, self.params, self.rows, self.cols = outputs, loss, params, rows, cols
-        self.graph: tuple[Tensor, Tensor, Tensor, Tensor, Tensor] | None = None
+        self.outputs, self.curvature, self.params, self.rows, self.cols = outputs, curvature, params, rows, cols
 
     def apply(self, weights: Tensor, batched: bool) -> Tensor:
         if self.graph is None:
             f = self.outputs(self.params)
-            # J v is the derivative by u of J^T u, which is linear in u.
-            u = torch.zeros_like(f, requires_grad=True)
-            pulled = torch.cat([g.reshape(-1) for g in gradients(f, self.cols, u, create_graph=True)])
-            at = f.detach().requires_grad_()
-            (slope,) = gradients(self.loss(at), [at], create_graph=True)
-            self.graph = f, u, pulled, at, slope
-        f, u, pulled, at, slope = self.graph
-        (Jv,) = gradients(pulled, [u], weights, keep=True, batched=batched)
-        (HJv,) = gradients(slope, [at], Jv, keep=True, batched=batched)
-        return _flat(gradients(f, self.rows, HJv, keep=True, batched=batched), batched)
+            self.graph = f, tangent(f, self.cols), self.curvature(f.detach())
+        f, pushed, product = self.graph
+        return _flat(
+            gradients(f, self.rows, product(pushed(weights, batched), batched), keep=True, batched=batched), batched
+        )
 
-    def forget(self) -> None:
-        self.graph = None
+
+def tangent(outputs: Tensor, cols: list[Tensor]) -> Callable[[Tensor, bool], Tensor]:
+    """Products J v of the outputs' derivatives by `cols` with one vector (n,) or with each row of (m, n)."""
+    # J v is the derivative by u of J^T u, which is linear in u.
+    u = torch.zeros_like(outputs, requires_grad=True)
+    pulled = torch.cat([g.reshape(-1) for g in gradients(outputs, cols, u, create_graph=True)])
+    return lambda weights, batched: gradients(pulled, [u], weights, keep=True, batched=batched)[0]
+
+
+def second_derivative(loss: Callable[[Tensor], Tensor]) -> Curvature:
+    """d2 loss / d outputs2."""
+
+    def at(outputs: Tensor) -> Callable[[Tensor, bool], Tensor]:
+        leaf = outputs.requires_grad_()
+        (slope,) = gradients(loss(leaf), [leaf], create_graph=True)
+        return lambda vectors, batched: gradients(slope, [leaf], vectors, keep=True, batched=batched)[0]
+
+    return at
 
 
 def _flat(pieces: Sequence[Tensor], batched: bool) -> Tensor:
@@ -539,7 +853,7 @@ class Restricted(LinearOperator):
 
     def __init__(self, op: LinearOperator, rows: Tensor | None, cols: Tensor | None) -> None:
         self.op, self.dtype, self.device, self.error = op, op.dtype, op.device, op.error
-        self._is_diagonal = rows is cols and op.T is op
+        self._is_diagonal = rows is cols and op.is_symmetric
         self._rows, self._cols = (p if p is None else p.to(op.device) for p in (rows, cols))
         n, m = (whole if p is None else len(p) for whole, p in zip(op.shape, (self._rows, self._cols), strict=True))
         self.shape = (n, m)
@@ -558,7 +872,7 @@ class Restricted(LinearOperator):
     @property
     def T(self) -> Restricted:
         """The transposed operator."""
-        return self if self._is_diagonal else Restricted(self.op.T, self._cols, self._rows)
+        return self if self._is_diagonal and self.op.T is self.op else Restricted(self.op.T, self._cols, self._rows)
 
 
 class Sound(LinearOperator):
@@ -576,9 +890,3 @@ class Sound(LinearOperator):
         self._largest = max(self._largest, size)
         require_range(self._largest, self.dtype)
         return image
-
-
-def scaled(op: LinearOperator, diagonal: Tensor) -> FunctionOperator:
-    """D^(1/2) H D^(1/2) for a positive diagonal D (n,): similar to D H, the matrix of one preconditioned step."""
-    root = diagonal.sqrt()[:, None]
-    return FunctionOperator(lambda vectors: root * (op @ (root * vectors)), op.shape, op)

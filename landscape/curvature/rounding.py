@@ -110,7 +110,8 @@ class _Moved(TorchDispatchMode):
             return func(*args, **kwargs)
         if name == "_to_copy":
             copy = func(*args, **kwargs)
-            is_rounded = args[0].dtype == self._dtype != copy.dtype
+            # torch.func also copies numbers that are no tensors.
+            is_rounded = isinstance(args[0], Tensor) and args[0].dtype == self._dtype != copy.dtype
             return self._moved(copy, copy.dtype) if is_rounded else copy
         if torch.Tag.pointwise not in func.tags:
             first, rest = (args[:1], args[1:]) if is_inplace else ((), args)

@@ -1,4 +1,4 @@
-"""The objective along unit eigenvectors, without rescaling or smoothing."""
+"""The objective along directions and on planes, without rescaling or smoothing."""
 
 from __future__ import annotations
 
@@ -54,7 +54,13 @@ def slice_lines(
         ArgumentError: for directions that are not unit vectors, to 1e-4, in the objective's precision, and for a t that
             is not finite.
     """
-    t = _checked(objective, params, block, directions, t)
+    lengths = _lengths(objective, params, block, directions)
+    if not (np.abs(lengths - 1) <= 1e-4).all():
+        raise ArgumentError(
+            f"directions of lengths {lengths.min():.4g} to {lengths.max():.4g}: unit vectors are needed",
+            "divide them by directions.norm(dim=0)",
+        )
+    t = _distances("t", t)
     moved = [_split(params, block, v) for v in directions.T]
     loss = [[objective.value(_shift(params, (x, step))) for x in t] for step in moved]
     gradient = objective.gradient(params)
@@ -64,28 +70,42 @@ def slice_lines(
 
 
 def slice_plane(
-    objective: Objective, params: Mapping[str, Tensor], block: Sequence[str], plane: Tensor, t: Array
+    objective: Objective,
+    params: Mapping[str, Tensor],
+    block: Sequence[str],
+    plane: Tensor,
+    t: Array,
+    t_second: Array | None = None,
 ) -> Array:
-    """The objective on the plane of two unit directions.
+    """The objective on the plane of two directions.
 
     Args:
         objective: the objective.
         params: the point.
         block: names of parameters.
-        plane: unit vectors (n, 2) over these.
-        t: distances (point,) along both.
+        plane: directions (n, 2) over these, such as eigenvectors or those of `random_plane` and `pca_plane`.
+        t: steps (column,) along the first direction, in units of its length.
+        t_second: steps (row,) along the second; default: those along the first.
 
     Returns:
-        loss[i, j] at t[j] along the first direction and t[i] along the second.
+        loss[i, j] at t[j] along the first direction and t_second[i] along the second.
 
     Raises:
-        ArgumentError: as `slice_lines`.
+        ArgumentError: for directions that are 0 or not finite or in another precision than the objective, and for steps
+            that are not finite.
     """
-    t = _checked(objective, params, block, plane, t)
+    lengths = _lengths(objective, params, block, plane)
     if plane.shape[1] != 2:
         raise ArgumentError(f"a plane of {plane.shape[1]} directions", "give two, (n, 2)")
+    if not (np.isfinite(lengths) & (lengths > 0)).all():
+        raise ArgumentError(
+            f"directions of lengths {lengths[0]:.4g} and {lengths[1]:.4g} span no plane",
+            "give two that are finite and not 0",
+        )
+    columns = _distances("t", t)
+    rows = columns if t_second is None else _distances("t_second", t_second)
     first, second = (_split(params, block, v) for v in plane.T)
-    return np.array([[objective.value(_shift(params, (x, first), (y, second))) for x in t] for y in t])
+    return np.array([[objective.value(_shift(params, (x, first), (y, second))) for x in columns] for y in rows])
 
 
 @differentiable
@@ -102,8 +122,8 @@ def _curvature(objective: Objective, params: Mapping[str, Tensor], step: Mapping
     return total
 
 
-def _checked(objective: Any, params: Mapping[str, Tensor], block: Any, directions: Any, t: Any) -> Array:
-    """t as an array. Raises ArgumentError for what is no objective, block of it, directions or t."""
+def _lengths(objective: Any, params: Mapping[str, Tensor], block: Any, directions: Any) -> Array:
+    """The lengths of directions. Raises ArgumentError for what is no objective, block of it, or directions."""
     require_objective(objective)
     require_tensor("directions", directions)
     n = sum(params[name].numel() for name in chosen(block, params))
@@ -116,18 +136,17 @@ def _checked(objective: Any, params: Mapping[str, Tensor], block: Any, direction
             f"directions are {directions.dtype} in an objective of {objective.dtype}",
             f"give directions.to({objective.dtype})",
         )
-    lengths = to_array(directions.norm(dim=0))
-    if not (np.abs(lengths - 1) <= 1e-4).all():
-        raise ArgumentError(
-            f"directions of lengths {lengths.min():.4g} to {lengths.max():.4g}: unit vectors are needed",
-            "divide them by directions.norm(dim=0)",
-        )
+    return to_array(directions.norm(dim=0))
+
+
+def _distances(name: str, t: Any) -> Array:
+    """t as an array. Raises ArgumentError for what is no list of finite numbers."""
     try:
         at = np.asarray(t, dtype=np.float64)
     except (TypeError, ValueError, RuntimeError):
         at = np.array(np.nan)
     if at.ndim != 1 or not np.isfinite(at).all():
-        raise ArgumentError("t is not a list of finite numbers", "give one, such as np.linspace(-1, 1, 41)")
+        raise ArgumentError(f"{name} is not a list of finite numbers", "give one, such as np.linspace(-1, 1, 41)")
     return at
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import torch
@@ -31,6 +31,11 @@ def gaussian(n: int, m: int, seed: int | torch.Generator = 0) -> Tensor:
     """Gaussian vectors (n, m) in float64 on the CPU: the same in every precision and on every device."""
     generator = seed if isinstance(seed, torch.Generator) else seeded(seed)
     return torch.randn(n, m, generator=generator, dtype=torch.float64)
+
+
+def signs(n: int, m: int, generator: torch.Generator) -> Tensor:
+    """Random vectors (n, m) of 1 and -1, as `gaussian` makes its own."""
+    return 2 * torch.randint(0, 2, (n, m), generator=generator).double() - 1
 
 
 def column_norms(vectors: Tensor) -> Tensor:
@@ -112,3 +117,8 @@ def _tiles(matrix: Tensor) -> Iterator[tuple[int, int, Tensor, Tensor]]:
     for i in range(0, len(matrix), _TILE):
         for j in range(i, len(matrix), _TILE):
             yield i, j, matrix[i : i + _TILE, j : j + _TILE], matrix[j : j + _TILE, i : i + _TILE]
+
+
+def norm(pieces: Mapping[str, Tensor]) -> float:
+    """The norm of all numbers in tensors together."""
+    return float(torch.cat([p.detach().reshape(-1) for p in pieces.values()]).norm())

@@ -131,14 +131,19 @@ def critical_file(run: Path, step: int) -> Path:
     return require_name(run).with_name(f"{run.stem}.critical-{step}.h5")
 
 
+def settled_file(run: Path, step: int | None = None) -> Path:
+    """RUN.h5 -> RUN.settled-STEP.h5 beside it, or RUN.settled.h5 for many steps."""
+    return require_name(run).with_name(f"{run.stem}.settled{'' if step is None else f'-{step}'}.h5")
+
+
 def geometry_file(run: Path) -> Path:
     """RUN.h5 -> RUN.geometry.h5 beside it."""
     return require_name(run).with_name(f"{run.stem}.geometry.h5")
 
 
 def run_file(path: Path) -> Path:
-    """RUN.hessian.h5, RUN.hessian-NAME.h5, RUN.critical-STEP.h5, RUN.geometry.h5 -> RUN.h5; other names unchanged."""
-    return path.with_name(re.sub(r"\.(hessian|critical|geometry)(-[^.]*)?\.h5$", ".h5", path.name))
+    """RUN.hessian.h5, RUN.critical-STEP.h5 and all other names of an analysis -> RUN.h5; other names unchanged."""
+    return path.with_name(re.sub(r"\.(hessian|critical|settled|geometry)(-[^.]*)?\.h5$", ".h5", path.name))
 
 
 def sha256(path: Path) -> str:

@@ -22,8 +22,8 @@ def tables(groups: Iterable[tuple[str, xarray.Dataset]]) -> dict[str, pd.DataFra
     frames = {}
     for group, data in groups:
         data = _stacked(data)
-        if group == "critical_point":
-            # Its arrays are parameters.
+        if group in ("critical_point", "settled"):
+            # Their arrays are parameters.
             data = data[[name for name, values in data.items() if values.ndim == 1]]
         for axes in dict.fromkeys(values.dims for values in data.values()):
             part = data[[name for name, values in data.items() if values.dims == axes]].map(_words)
@@ -34,6 +34,17 @@ def tables(groups: Iterable[tuple[str, xarray.Dataset]]) -> dict[str, pd.DataFra
             frames[name] = frame[frame[quantities].notna().any(axis=1)].reset_index(drop=True)
             frames[name].attrs["axes"] = list(axes)
     return frames
+
+
+def beside(table: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
+    """A table with one that has one more axis, of numbers: in a column for each that has any, the largest first."""
+    *shared, last = other.attrs["axes"]
+    wide = other.pivot(index=shared, columns=last)
+    wide = wide.loc[:, wide.notna().any()].sort_index(axis=1, level=last, ascending=False, sort_remaining=False)
+    wide.columns = [f"{name}_{label:.0e}" for name, label in wide.columns]
+    joined = table.merge(wide.reset_index(), on=shared, how="left")
+    joined.attrs = table.attrs
+    return joined
 
 
 def _stacked(data: xarray.Dataset) -> xarray.Dataset:

@@ -28,7 +28,7 @@ def add_scale(group: h5py.Group, name: str, labels: Any, attrs: Mapping[str, Any
     values = np.array(labels, h5py.string_dtype()) if is_text else np.asarray(labels)
     scale = group.create_dataset(name, data=values, dcpl=_ROOM)
     scale.make_scale(name)
-    scale.attrs.update(attrs or describe_axis(name, is_text))
+    scale.attrs.update(attrs or describe_axis(name, scale.dtype.kind))
 
 
 def add_dataset(
@@ -47,9 +47,10 @@ def add_dataset(
     return data
 
 
-def describe_axis(name: str, is_text: bool) -> dict[str, str]:
-    """The attributes of the labels of an axis."""
-    return {"units": "1", "long_name": f"{name.replace('_', ' ')} {'name' if is_text else 'index'}"}
+def describe_axis(name: str, kind: str) -> dict[str, str]:
+    """The attributes of the labels of an axis; kind: of their type, as NumPy has it."""
+    what = {"i": "index", "f": "value"}.get(kind, "name")
+    return {"units": "1", "long_name": f"{name.replace('_', ' ')} {what}"}
 
 
 def axes_of(path: Path, data: h5py.Dataset) -> tuple[str, ...]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Iterable, Mapping
 
-Scales = Mapping[str, "range | list[str]"]
-"""The labels of axes by name: ranges from 0, or words."""
+Scales = Mapping[str, "range | list[str] | list[float]"]
+"""The labels of axes by name: ranges from 0, words, or numbers."""
 VERSION = "3.0"
 RUN = "landscape.run"
 HESSIAN = "landscape.hessian"

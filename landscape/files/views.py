@@ -17,7 +17,7 @@ from landscape.errors import FileError
 from landscape.files import schema
 from landscape.files.datasets import group_names, read_group
 from landscape.files.files import as_path
-from landscape.files.frames import ARRAYS, tables
+from landscape.files.frames import ARRAYS, beside, tables
 from landscape.files.groups import axes_of, describe_axis, values_of
 from landscape.files.hdf5 import complaints, config_of, file_schema, open_hdf5, root_attributes
 from landscape.files.rows import Rows
@@ -138,9 +138,15 @@ class File(Described):
         return {name: self._run.first_step(*of) for name, of in zip(EVENTS, (MEMORISE, GROK), strict=True)}
 
     def to_dataframe(self) -> pd.DataFrame:
-        """The main table: a run's metrics, or what belongs to a step, and a block; `to_dataframes` has the others."""
+        """The main table: a run's metrics, or what belongs to a step, and a block; `to_dataframes` has the others.
+
+        An index curve has a column for each bound and tolerance, such as index_curve_lower_1e-08.
+        """
         group, name = _MAIN_TABLE[self.kind]
-        return _table_of(self, group, name)
+        known = tables([(group, self.to_xarray(group).load())])
+        if name not in known:
+            raise FileError(f"{self.path} holds no {name}", "to_dataframes() has all of its tables")
+        return beside(known[name], known[_CURVES]) if _CURVES in known else known[name]
 
     def plot(self, ax: Axes | None = None, **style: Any) -> Axes:
         """Draw accuracies of a run, saddle indices of blocks, or Fourier shares over steps.
@@ -196,7 +202,7 @@ class File(Described):
             values = self._run.arrays(name)
         variables = {f.name: (table.axes(f), values[f.name], f.description) for f in table.fields}
         coords = {
-            axis: (axis, np.array(of), describe_axis(axis, isinstance(of, list) and axis != table.row))
+            axis: (axis, np.array(of), describe_axis(axis, "U" if isinstance(of, list) and axis != table.row else "i"))
             for axis, of in labels.items()
         }
         return xarray.Dataset(variables, coords)
@@ -245,6 +251,8 @@ _MAIN_TABLE = {
     "geometry": ("/", "by_step"),
 }
 """Group and table that `to_dataframe` gives."""
+_CURVES = "by_step_block_tau"
+"""The table of index curves, which are short enough to stand in one row."""
 
 
 def _plot_run(file: File, ax: Axes | None, **style: Any) -> Axes:
@@ -303,10 +311,3 @@ def _require_distinct(path: Path, parts: Mapping[str, xarray.Dataset]) -> None:
                 f"{path} has {name} in several groups",
                 f"name some of its groups: {', '.join(f'to_xarray({group!r})' for group in parts)}",
             )
-
-
-def _table_of(file: File, group: str, name: str) -> pd.DataFrame:
-    """One of the tables of `to_dataframes`. Raises FileError where the file lacks it."""
-    if (table := tables([(group, file.to_xarray(group).load())]).get(name)) is None:
-        raise FileError(f"{file.path} holds no {name}", "to_dataframes() has all of its tables")
-    return table

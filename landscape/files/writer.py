@@ -336,7 +336,7 @@ def _create(
         group.attrs["crc32"] = arrays_crc32({f.name: np.asarray(arrays[f.name], f.dtype) for f in table.fields})
         return None
     labels = np.arange(capacity) if table.newest else np.full(capacity, -1)
-    add_scale(group, table.row, labels, describe_axis(table.row, False))
+    add_scale(group, table.row, labels, describe_axis(table.row, "i"))
     of: dict[str, tuple[int, np.dtype[Any], tuple[int, ...]]] = {}
     for field in (schema.Field(table.row, (), "i8", ""), *table.fields, schema.COMMIT):
         shape = tuple(len(scales[dim]) for dim in field.dims)

@@ -43,6 +43,8 @@ class SweepAnalysis(HessianConfig):
         super().__post_init__()
         if self.refine_from is not None and self.steps != "auto":
             raise ConfigError(f"steps is {self.steps}, refine_from {self.refine_from}", "set only one of them")
+        if self.refine_from is not None and self.settle:
+            raise ConfigError(f"settle is true, refine_from {self.refine_from}", "set only one of them")
 
     @property
     def settings(self) -> AnalysisConfig:

@@ -218,7 +218,8 @@ def is_analysed(run: Path, config: AnalysisConfig, path: Path, is_trained: bool)
     with RunReader(run) as reader:
         source = models.opened(reader, config)[1] if config.problem else None
         with _sparing():
-            stored = existing(path, reader, config, source=source)
+            point = "" if isinstance(config, HessianConfig) else "critical_point"
+            stored = existing(path, reader, config, source=source, point=point)
         # A run that `landscape check --repair` trimmed is resumed, and has kept its analyses.
         if not is_trained or stored is None or stored.attrs["status"] != "complete":
             return False

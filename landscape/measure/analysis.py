@@ -11,7 +11,7 @@ from typing import Any, Self, TypeVar
 
 import xarray
 
-from landscape.config import AnalysisConfig, HessianConfig, replace, to_json
+from landscape.config import AnalysisConfig, replace, to_json
 from landscape.errors import ConfigError, FileError, in_file
 from landscape.files import schema
 from landscape.files.datasets import read_datasets, write_datasets
@@ -29,7 +29,9 @@ Config = TypeVar("Config", bound=AnalysisConfig)
 GROWING = {"steps", "num_steps", "blocks", "device", "problem"}
 """Settings that may change when a file is extended: blocks to some of its own; the source of a problem may not."""
 RESUME = "resume"
-"""Group of the state of a search for a critical point."""
+"""Group of the state of a search for the point of an analysis."""
+POINTS = {"critical_point": "a critical point", "settled": "a settled point"}
+"""What such a point is, by the group that has it."""
 
 
 @dataclasses.dataclass
@@ -69,9 +71,9 @@ class Analysis:
         return [str(block) for block in self.root["block"].values]
 
     @property
-    def is_refined(self) -> bool:
-        """Whether it is the analysis of a critical point."""
-        return "critical_point" in self.groups
+    def point(self) -> str:
+        """The group of the point that a search ended at; empty for an analysis of checkpoints."""
+        return next((group for group in POINTS if group in self.groups and RESUME in self.groups), "")
 
     def at(self, step: int) -> Datasets:
         """The rows of one step."""
@@ -110,10 +112,16 @@ def require_other(out: Path, run: Path) -> None:
 
 
 def existing(
-    out: Path, reader: RunReader, config: AnalysisConfig, overwrite: bool = False, source: Source | None = None
+    out: Path,
+    reader: RunReader,
+    config: AnalysisConfig,
+    overwrite: bool = False,
+    source: Source | None = None,
+    point: str = "",
 ) -> Analysis | None:
     """The analysis in `out`, if it is of this run and these settings; None if a new one is to be started.
 
+    point: the group of the point that a search ended at, where it has to be the analysis of one.
     Raises FileError for damaged rows and for any other file, except a Hessian file with `overwrite`.
     """
     if not out.exists():
@@ -125,7 +133,7 @@ def existing(
         if overwrite:
             return None
         raise
-    if wrong := _difference(stored, reader, config, source):
+    if wrong := _difference(stored, reader, config, source, point):
         if overwrite:
             return None
         raise FileError(f"{out}: {wrong}", REPLACE)
@@ -176,14 +184,16 @@ def attributes(
     }
 
 
-def _difference(stored: Analysis, reader: RunReader, config: AnalysisConfig, source: Source | None) -> str:
+def _difference(stored: Analysis, reader: RunReader, config: AnalysisConfig, source: Source | None, point: str) -> str:
     """Why an analysis cannot be continued with these settings; empty if it can."""
     if wrong := reader.disowns(stored.attrs, stored.numbers("checkpoint_crc32")):
         return wrong
     if wrong := unlike_source(stored.attrs, source):
         return wrong
-    if stored.is_refined == isinstance(config, HessianConfig):
-        return f"it is {'the analysis of a critical point' if stored.is_refined else 'no analysis of a critical point'}"
+    if stored.point != point:
+        return (
+            f"it is the analysis of {POINTS[stored.point]}" if stored.point else f"it is no analysis of {POINTS[point]}"
+        )
     if further := [block for block in in_order(config.blocks, stored.blocks) if block not in stored.blocks]:
         return f"it was made without block {further[0]}"
     with in_file(stored.path, "config"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from landscape.config import ROUGH
 from landscape.curvature.coupling import CouplingResult, coupling, require_convex
+from landscape.curvature.curve import TAUS, IndexCurve, by_factorisations, by_products, by_spectrum
 from landscape.curvature.density import Quadrature, quadrature
 from landscape.curvature.eigsh import EigenResult, Glimpse, Method, eigsh, glimpse, shifted_ends
 from landscape.curvature.inertia import (
@@ -20,8 +21,10 @@ from landscape.curvature.inertia import (
     Inertia,
     ShiftedLDL,
     absolute,
+    between,
     bracketed,
     certified,
+    certified_outside,
     from_spectrum,
     glimpsed,
     least,
@@ -49,6 +52,9 @@ SELF_CHECK = 1e-10
 FEW = 100
 """Products for the coupling ratios of a pair without a dense joint block, unless certified ones are asked for."""
 
+KNOWN = 0.25
+"""Share of an upper bound to which the points of an index curve need be known."""
+
 UNDEFINED = 1e-2
 """What of the whole Hessian may be rounding of a hand-derived block: there is more only where it jumps."""
 
@@ -57,6 +63,7 @@ class Checkpoint:
     """A measurement at one point.
 
     rows: measurements so far by block; products: Hessian-vector products used by block. Both go by the block's name.
+    progress: called with the share of a factorisation that is done.
     """
 
     def __init__(self, what: Measurement, point: Point) -> None:
@@ -68,6 +75,7 @@ class Checkpoint:
         self.objective = problem.objective(self.decay)
         self.gradient = self.objective.gradient(self.params)
         self.structure = problem.structure(self.params, self.decay)
+        self.progress: Callable[[float], object] = lambda share: None
         self.rows: dict[str, dict[str, Any]] = {}
         self.products: Counter[str] = Counter()
         self._autograd = HessianOperator(self.objective, self.params)
@@ -131,24 +139,73 @@ class Checkpoint:
     def inertia(self, block: Block) -> Inertia:
         """The saddle index of a block: certified if it is dense, else bracketed; without `certify` at no new search."""
         if block.name not in self._inertia:
-            config, eigen, bound = self.config, self.eigen(block), self.bounds(block).get("saddle_rank_bound")
-            rank = None if bound is None else int(bound)
+            config, eigen, rank = self.config, self.eigen(block), self._rank_bound(block)
             if self.what.is_full(block):
                 inertia = from_spectrum(eigen, config.rel_tau, rank)
             elif self.what.is_dense(block):
                 inertia = self._counted(block)
             elif config.certify:
-                op, rule = self.block(block), self.rule(block)
-                inertia = bracketed(op, eigen, rule, config.rel_tau, config.seed, rank, config.max_hvps)
+                inertia = bracketed(
+                    self.block(block),
+                    eigen,
+                    self.rule(block),
+                    config.rel_tau,
+                    config.seed,
+                    rank,
+                    config.max_hvps,
+                    proved=self._proved(block, config.factor_limit),
+                )
+                # Those of the rule are counted with it.
+                self.products[block.name] -= self.rule(block).num_products
             else:
-                inertia = glimpsed(self._glimpses[block.name], config.rel_tau, rank)
+                inertia = glimpsed(self._glimpses[block.name], config.rel_tau, rank, self._proved(block, 0))
             self._inertia[block.name] = inertia
             self.products[block.name] += inertia.num_products
         return self._inertia[block.name]
 
-    def factored(self, block: Block) -> ShiftedLDL | None:
-        """L D L^T of a dense block at -tolerance if its index was the last to take one."""
-        return self._factored.get(block.name)
+    def curve(self, block: Block) -> IndexCurve:
+        """The saddle index of a block over ten decades of the tolerance."""
+        eigen, inertia, rank = self.eigen(block), self.inertia(block), self._rank_bound(block)
+        norm = eigen.operator_norm
+        if self.what.is_full(block):
+            return by_spectrum(eigen, inertia.error, rank)
+        if self.what.is_dense(block):
+            return by_factorisations(self.matrix(block), norm, [inertia], rank)
+        tolerances = [tau * norm for tau in TAUS]
+        proved = self._bounds_of_index(block, tolerances, self.config.factor_limit, KNOWN) or []
+        known = [between(block.size, tau, *bounds) for tau, bounds in zip(tolerances, proved, strict=False)]
+        curve = by_products(eigen, inertia.error, None, [*known, inertia], rank)
+        if (curve.lower == curve.upper).all():
+            return curve
+        return by_products(eigen, inertia.error, self.rule(block), [*known, inertia], rank)
+
+    def _proved(self, block: Block, limit: int) -> Callable[[float], tuple[int, int] | None]:
+        """Bounds of a block's index that its structure proves, at any tolerance, if it proves some."""
+
+        def at(tolerance: float) -> tuple[int, int] | None:
+            bounds = self._bounds_of_index(block, [tolerance], limit)
+            return bounds[0] if bounds else None
+
+        return at
+
+    def _bounds_of_index(
+        self, block: Block, tolerances: Sequence[float], limit: int, share: float = 0.0
+    ) -> list[tuple[int, int]] | None:
+        if self.structure is None or self.hessian.dtype != torch.float64 or not all(tolerances):
+            return None
+        return self.structure.index(block.members, tolerances, limit, self.progress, share)
+
+    def gauge_free_index(self, block: Block) -> int:
+        """The certified index on the complement of a block's gauge tangents; -1: not certain, or none are known."""
+        structure, tolerance = self.structure, self.inertia(block).tolerance
+        if not (self.config.certify and structure and tolerance and block.positions is None):
+            return -1
+        if self.what.is_dense(block) and (gauge := structure.gauge(block.parameters)):
+            # L D L^T at -tolerance, if this index was the last to take one.
+            norm, factored = self.eigen(block).operator_norm, self._factored.get(block.name)
+            return certified_outside(self.matrix(block), gauge, tolerance, norm, factored).negative
+        index = structure.gauge_free_index(block.members, tolerance, self.config.factor_limit, self.progress)
+        return -1 if index is None else index
 
     def parts(self, pair: Pair) -> tuple[LinearOperator, LinearOperator, LinearOperator]:
         """H_11, H_12, H_22 of a pair, dense where possible."""
@@ -197,6 +254,7 @@ class Checkpoint:
         if block.name not in self._rules:
             config = self.config
             self._rules[block.name] = quadrature(self.block(block), config.probes, config.probe_steps, config.seed)
+            self.products[block.name] += self._rules[block.name].num_products
         return self._rules[block.name]
 
     def bounds(self, block: Block) -> Mapping[str, float]:
@@ -204,6 +262,11 @@ class Checkpoint:
         if block.name not in self._bounds:
             self._bounds[block.name] = self.structure.bounds(block.members) if self.structure else {}
         return self._bounds[block.name]
+
+    def _rank_bound(self, block: Block) -> int | None:
+        """The bound on a block's saddle index from theory, if there is one."""
+        bound = self.bounds(block).get("saddle_rank_bound")
+        return None if bound is None else int(bound)
 
     def _counted(self, block: Block) -> Inertia:
         """The certified index of a dense block whose spectrum is not computed."""

@@ -55,6 +55,7 @@ def _nothing(field: Field) -> Any:
 
 
 def _labels(table: Table, scales: Scales) -> dict[str, np.ndarray[Any, Any]]:
-    """The words that label axes of a table."""
+    """The words or numbers that label axes of a table; others count from 0."""
     dims = {dim for field in table.fields for dim in field.dims}
-    return {dim: np.array(x, str) for dim, x in scales.items() if dim in dims and isinstance(x, list)}
+    known = {dim: x for dim, x in scales.items() if dim in dims and isinstance(x, list)}
+    return {dim: np.array(x, float if x and isinstance(x[0], float) else str) for dim, x in known.items()}

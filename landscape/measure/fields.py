@@ -126,6 +126,54 @@ SEARCH = (
     Field("iterations", (), "i8", "steps tried"),
     Field("num_products", (), "i8", "Hessian-vector products so far"),
 )
+SETTLED_STATUS: dict[str, object] = {"flag_values": [0, 1, 2], "flag_meanings": "unfinished settled stalled"}
+
+
+def _before_and_after(name: str, long_name: str, units: str = "1", formula: str = "") -> tuple[Field, Field]:
+    """A number at the point and at the checkpoint."""
+    return (
+        Field(name, (), "f8", long_name, units, formula),
+        Field(f"start_{name}", (), "f8", f"{long_name}, at the checkpoint", units, formula),
+    )
+
+
+SETTLED = (
+    Field("status", (), "i1", "what the descent ended at", attrs=SETTLED_STATUS),
+    Field("num_steps", (), "i8", "steps of the descent"),
+    Field("step_size", (), "f8", "size of the last step"),
+    Field("weight_decay", (), "f8", "lambda of what was descended: the data loss + lambda/2 |theta|^2"),
+    Field("distance", (), "f8", "distance from the checkpoint", formula="|theta - theta_checkpoint|_2"),
+    Field(
+        "relative_distance",
+        (),
+        "f8",
+        "that distance in units of the checkpoint",
+        formula="distance / |theta_checkpoint|_2",
+    ),
+    *_before_and_after("grad_norm", "gradient norm of what was descended, all parameters"),
+    *_before_and_after("objective", "what was descended", "nat"),
+    *_before_and_after("loss", "data loss on the training set", "nat"),
+    *_before_and_after("train_accuracy", "accuracy on the training set; NaN: not a run of `landscape train`"),
+    *_before_and_after("test_accuracy", "accuracy on the test set; NaN: not a run of `landscape train`"),
+    *_before_and_after(
+        "saddle_excess",
+        "what sigma_max(G) of F14 exceeds the weight decay by, at most 0 at a minimum; NaN: no embedding or no decay",
+        formula="sigma_max(G) - lambda",
+    ),
+    *_before_and_after(
+        "bias_gradient",
+        "gradient of the data loss by the first layer's bias in decays; NaN: no embedding, bias or decay",
+        formula="|dL/db_1| / lambda",
+    ),
+)
+DESCENT = (
+    Field("step", (), "i8", "stored step that the descent began at"),
+    Field("checkpoint_crc32", (), "i8", "commit record of that checkpoint in the run file"),
+    Field("step_size", (), "f8", "size of the next step"),
+    Field("first_step", (), "f8", "size of the first step"),
+    Field("first", (), "f8", "gradient norm where the descent began"),
+    Field("num_steps", (), "i8", "steps so far"),
+)
 
 
 def _tested(statistic: Statistic) -> tuple[Field, ...]:
@@ -174,6 +222,16 @@ def critical_table(parameters: Iterable[Field]) -> Table:
 def search_table(parameters: Iterable[Field]) -> Table:
     """The state of the search."""
     return Table("resume", "", (*parameters, *SEARCH))
+
+
+def settled_table(parameters: Iterable[Field] = ()) -> Table:
+    """How a descent went, and the settled parameters where they are stored."""
+    return Table("settled", "step", (*parameters, *SETTLED))
+
+
+def descent_table(parameters: Iterable[Field]) -> Table:
+    """The state of the descent."""
+    return Table("resume", "", (*parameters, *DESCENT))
 
 
 def lacks(state: FileState) -> list[str]:

@@ -1,7 +1,8 @@
-"""How long an analysis will take, and its progress in these units."""
+"""How long an analysis will take, in how much memory, and its progress in units of time."""
 
 from __future__ import annotations
 
+import resource
 import threading
 import time
 from collections import Counter
@@ -10,14 +11,22 @@ from collections.abc import Callable, Mapping
 import torch
 
 from landscape.curvature.inertia import ShiftedLDL
+from landscape.curvature.krylov import num_vectors
+from landscape.curvature.settle import STEPS
+from landscape.curvature.storage import SHARE
 from landscape.curvature.vectors import gaussian
+from landscape.devices import LIBRARIES, dense_bytes, free_memory
 from landscape.measure.checkpoint import Checkpoint
-from landscape.measure.measurement import Measurement, Point
+from landscape.measure.measurement import SETTLING, Measurement, Point
 from landscape.models.blocks import Block
 from landscape.progress import Bar
 
 _ORDER = 1536
 """Order of the matrix whose factorisation is timed."""
+_CURVE = 10
+"""Factorisations, with the check of their counts, that an index curve takes."""
+_OPEN = 6
+"""Factorisations of a structured block that its index curve takes beyond the two of its index."""
 _EVERY = 1.0
 """Seconds between two movements of a bar."""
 
@@ -32,10 +41,34 @@ def forecast(what: Measurement, point: Point) -> dict[str, float]:
         matrix = gaussian(_ORDER, _ORDER).to(at.problem.device)
         unit = _seconds(lambda: ShiftedLDL(matrix + matrix.T, 1.0)) / _ORDER**3
         seconds = {block.name: _of_block(at, block, unit) for block in what.blocks}
+        if what.settles:
+            # Its steps take a gradient and a value each.
+            one = _seconds(lambda: (at.objective.gradient(at.params), at.objective.value(at.params)))
+            seconds = {SETTLING: STEPS * one, **seconds}
         if at.training:
             whole = gaussian(at.hessian.shape[0], 1).to(at.problem.device, at.hessian.dtype)
             seconds[what.blocks[-1].name] += 2 * 60 * _seconds(lambda: at.hessian @ whole)
     return seconds
+
+
+def memory(what: Measurement, workers: int) -> int:
+    """Bytes that this process and its workers take at most: those so far, and those of the largest block."""
+    device, free = what.problem.device, free_memory(what.problem.device)
+    if device.type == "cuda":
+        taken = torch.cuda.max_memory_allocated(device)
+    else:
+        taken = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+
+    def of_block(block: Block) -> int:
+        if what.is_dense(block):
+            # The libraries are loaded by now.
+            return dense_bytes(what.order(block)) - LIBRARIES
+        size = block.size * (4 if what.config.dtype == "float32" else 8)
+        # What is more lies in a file.
+        vectors = min(num_vectors(block.size, what.config.k) * size, int(SHARE * free))
+        return vectors + what.factor(block)[1]
+
+    return (1 + workers) * taken + max(1, workers) * max(map(of_block, what.blocks))
 
 
 def _of_block(at: Checkpoint, block: Block, unit: float) -> float:
@@ -47,8 +80,10 @@ def _of_block(at: Checkpoint, block: Block, unit: float) -> float:
         return 40 * product
     probes = config.probes * min(config.probe_steps, n) * product
     if not what.is_dense(block):
-        certified = 600 * product + probes if config.certify else 0.0
-        return 140 * product + certified + (probes if config.density and not config.certify else 0.0)
+        certified = 600 * product if config.certify else 0.0
+        # Panels are several times as fast as a factorisation with pivots.
+        certified += (2 + _OPEN * config.curve) * 0.2 * unit * what.factor(block)[0] ** 3
+        return 140 * product + certified + (probes if config.certify or config.curve or config.density else 0.0)
     # A closed form takes as long as one product for ten rows.
     assembled = (0.1 if what.is_cut(block) else 1.0) * n * product
     factor = unit * n**3
@@ -57,6 +92,8 @@ def _of_block(at: Checkpoint, block: Block, unit: float) -> float:
     pair = 2.5 * factor if any(pair.name == block.name for pair in what.pairs) else 0.0
     if config.certify:
         ends, counted, pair = ends + factor, 2 * factor, 2 * pair
+    if config.curve and not what.is_full(block):
+        counted += _CURVE * factor
     return assembled + ends + counted + pair + (probes if config.density and not what.is_full(block) else 0.0)
 
 
@@ -93,8 +130,8 @@ class Blocks(Bar):
         seconds: Mapping[str, float] | None = None,
         processes: int = 1,
     ) -> None:
-        self._share = {block.name: 1.0 for block in what.blocks} if seconds is None else dict(seconds)
-        self._processes, self._count = processes, steps * len(what.blocks)
+        self._share = dict.fromkeys(what.stages, 1.0) if seconds is None else dict(seconds)
+        self._processes, self._count = processes, steps * len(what.stages)
         self._done, self._running, self._finished = 0.0, Counter[str](), 0
         self.n: float
         self._ended = threading.Event()
@@ -104,15 +141,18 @@ class Blocks(Bar):
         if not quiet:
             self._clock.start()
 
-    def show(self, block: str, is_done: bool, step: int | None = None) -> None:
-        """Show the block being measured, and count it when it is done."""
-        self._running[block] += -1 if is_done else 1
-        if is_done:
+    def show(self, block: str, done: float, step: int | None = None) -> None:
+        """Show the block being measured, and count it when it is done: 1 (cf. `measure.Progress`)."""
+        where = {} if step is None else {"step": step}
+        if 0 < done < 1:
+            self.set_postfix(**where, block=block, factor=f"{done:.0%}", done=f"{self._finished}/{self._count}")
+            return
+        self._running[block] += -1 if done else 1
+        if done:
             self._finished += 1
             self._done += self._share[block]
-            # Sums of shares may exceed their product with the number of steps by rounding.
-            self.n = min(max(self.n, self._done), self.total)
-        where = {} if step is None else {"step": step}
+            # Sums of shares differ from their product with the number of steps by rounding.
+            self.n = self.total if self._finished == self._count else min(max(self.n, self._done), self.total)
         self.set_postfix(**where, block=block, done=f"{self._finished}/{self._count}")
 
     def close(self) -> None:

@@ -12,13 +12,13 @@ from landscape.config import HessianConfig
 from landscape.curvature.objective import differentiable
 from landscape.errors import note, require_config, require_jobs, warn
 from landscape.files import schema, views
-from landscape.files.files import as_path, hessian_file, make_folder, output
+from landscape.files.files import as_path, hessian_file, make_folder, output, settled_file
 from landscape.files.rows import listed
 from landscape.files.runs import RunReader
 from landscape.files.views import File
 from landscape.files.writing import sole_writer
 from landscape.measure.analysis import Analysis, attributes, existing, is_whole, joined, require_other
-from landscape.measure.forecast import Blocks, forecast, in_words
+from landscape.measure.forecast import Blocks, forecast, in_words, memory
 from landscape.measure.measure import Measured, track
 from landscape.measure.measurement import Measurement, Point, Vectors
 from landscape.measure.parallel import Origin, Task, in_worker, one_by_one, processes
@@ -49,7 +49,7 @@ def hessian(
     Args:
         run: the run file.
         config: what is measured and how.
-        out: by default RUN.hessian.h5 beside the run.
+        out: by default RUN.hessian.h5 beside the run, with `settle` RUN.settled.h5.
         overwrite: replace a Hessian file of another run or other settings, which is an error otherwise.
         quiet: without a progress bar.
         jobs: checkpoints of dense blocks measured at once, each in a process of one thread, with the same file for any
@@ -65,7 +65,7 @@ def hessian(
     run, config = as_path(run), HessianConfig() if config is None else config
     require_config(config, HessianConfig)
     require_jobs(jobs)
-    out = output(out or hessian_file(run))
+    out = output(out or (settled_file if config.settle else hessian_file)(run))
     with RunReader(run) as reader:
         require_other(out, run)
         chosen = finite_steps(reader, choose_steps(reader, config.steps, config.num_steps))
@@ -108,11 +108,13 @@ def hessian(
 
 
 def _expected(reader: RunReader, what: Measurement, tasks: Sequence[Task], count: int) -> dict[str, float]:
-    """Seconds that each block will take at a step; says what all of them will."""
+    """Seconds that each block will take at a step; says what all of them will, and how much memory."""
     step = tasks[0].step
     seconds = forecast(what, Point(reader.checkpoint(step), what.problem.training(reader, step)))
     whole = in_words(len(tasks) * sum(seconds.values()) / max(count, 1))
-    note(f"about {whole} for {len(tasks)} step{'s' * (len(tasks) > 1)} of {', '.join(seconds)}")
+    needed = memory(what, count) / 1e9
+    steps = f"{len(tasks)} step{'s' * (len(tasks) > 1)}"
+    note(f"about {whole} and at most {needed:.1f} GB for {steps} of {', '.join(seconds)}")
     return seconds
 
 
@@ -126,8 +128,12 @@ def _take(
         if task.is_tracked:
             rows = measured.datasets if task.is_new else analysis.at(task.step)
             rows = track(what, Measured(rows, measured.vectors), before)
-            losses[task.step] = float(rows["/"]["train_loss"]), reader.recorded_loss(task.step)
-            rows["/"]["recorded_loss"].values[...] = losses[task.step][1]
+            recorded = reader.recorded_loss(task.step)
+            if what.settles:
+                losses[task.step] = float(rows["settled"]["start_loss"]), recorded
+            else:
+                losses[task.step] = float(rows["/"]["train_loss"]), recorded
+                rows["/"]["recorded_loss"].values[...] = recorded
             rows["/"]["checkpoint_crc32"].values[...] = task.record
             rows["/"]["previous_step"].values[...] = task.before
             analysis.put(task.step, rows)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -22,8 +23,8 @@ from landscape.measure.quantities import QUANTITIES, density, tracking
 from landscape.measure.quantities.quantity import Quantity, Row, pad
 from landscape.models.blocks import Block
 
-Progress = Callable[[str, bool], object]
-"""Called with the name of a block before and after it is measured."""
+Progress = Callable[[str, float], object]
+"""Called with the name of a block: with 0 before it is measured, 1 after, in between the share of a factorisation."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,6 +57,7 @@ def measure(what: Measurement, point: Point, progress: Progress = lambda block, 
         spectra: Row = {}
         for block in what.blocks:
             progress(block.name, False)
+            checkpoint.progress = functools.partial(_during, progress, block.name)
             checkpoint.rows[block.name] = _of_block(checkpoint, block)
             if what.is_full(block):
                 spectra[block.name] = checkpoint.eigen(block).ritz
@@ -67,7 +69,7 @@ def measure(what: Measurement, point: Point, progress: Progress = lambda block, 
                 root |= quantity.compute(checkpoint)
             elif quantity.scope == "pair":
                 root |= _of_pairs(checkpoint, quantity, scales)
-        values = {"/": root, "spectrum": spectra}
+        values: dict[str, datasets.Row] = {"/": root, "spectrum": spectra, "settled": point.settled}
         if what.config.density:
             values["density"], distances = density.compute(checkpoint, spectra)
             root |= distances
@@ -75,6 +77,10 @@ def measure(what: Measurement, point: Point, progress: Progress = lambda block, 
     if what.config.vectors:
         values["eigenvectors"] = {name: pad(e.vectors.mT.cpu().numpy(), what.config.k) for name, e in eigen.items()}
     return Measured({t.group: datasets.dataset(t, scales, values[t.group]) for t in tables}, _sought(what, eigen))
+
+
+def _during(progress: Progress, block: str, share: float) -> None:
+    progress(block, min(max(share, 0.01), 0.99))
 
 
 def asked_for(what: Measurement) -> list[Quantity]:

@@ -9,18 +9,22 @@ from typing import Self
 
 from torch import Tensor
 
-from landscape.config import AnalysisConfig
+from landscape.config import AnalysisConfig, HessianConfig
+from landscape.curvature.curve import TAUS
 from landscape.curvature.operators import HessianOperator
-from landscape.devices import one_thread, require_dense
+from landscape.devices import one_thread, require_dense, require_factor
 from landscape.errors import ConfigError
 from landscape.files.schema import Scales, Table
-from landscape.measure.fields import ENDS, density_table, root_table, spectrum_table, vectors_table
-from landscape.measure.quantities import density
+from landscape.measure.datasets import Row
+from landscape.measure.fields import ENDS, density_table, root_table, settled_table, spectrum_table, vectors_table
+from landscape.measure.quantities import curve, density
 from landscape.models.blocks import Block, Pair, choose
 from landscape.models.problem import Arrays, Problem, Training, tensors, with_state
 
 Vectors = Mapping[str, Tensor]
 """Eigenvectors (end, entry of the block, rank) by the block's name."""
+SETTLING = "settling"
+"""The descent of a checkpoint among the blocks, in forecasts and bars."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,12 +32,14 @@ class Point:
     """Parameters at which something is measured.
 
     parameters: what `RunReader.checkpoint` returns, the buffers of a problem that has some among them; training: what
-    the trainer knew there; start: vectors that matrix-free searches start from, those of the step before.
+    the trainer knew there; start: vectors that matrix-free searches start from, those of the step before; settled: how
+    the descent to the point went, if there was one.
     """
 
     parameters: Arrays
     training: Training | None = None
     start: Vectors = dataclasses.field(default_factory=dict)
+    settled: Row = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,7 +70,19 @@ class Measurement:
         for block in what.blocks:
             if what.is_dense(block):
                 require_dense(block.name, what.order(block), problem.device)
+            else:
+                require_factor(block.name, *what.factor(block), problem.device)
         return what
+
+    @property
+    def settles(self) -> bool:
+        """Whether checkpoints are measured where they settle."""
+        return isinstance(self.config, HessianConfig) and self.config.settle
+
+    @property
+    def stages(self) -> list[str]:
+        """What there is to do at a step: its blocks, after the descent if there is one."""
+        return [*([SETTLING] if self.settles else []), *(block.name for block in self.blocks)]
 
     def is_dense(self, block: Block) -> bool:
         """Whether a block is treated as a dense matrix."""
@@ -83,6 +101,11 @@ class Measurement:
         """Order of the largest matrix that a block takes."""
         return block.total if self.is_cut(block) else block.size
 
+    def factor(self, block: Block) -> tuple[int, int]:
+        """Order and bytes of the factor that counts a matrix-free block; 0, 0 without one."""
+        is_asked_for = self.config.certify or self.config.curve
+        return self.problem.factor(block.members, self.config.factor_limit) if is_asked_for else (0, 0)
+
     @property
     def depends_on_no_other(self) -> bool:
         """Whether all blocks are dense matrices, whose results depend on no other step."""
@@ -99,10 +122,12 @@ class Measurement:
         full = tuple(block.name for block in self.blocks if self.is_full(block))
         more = [density_table(tuple(names))] if self.config.density else []
         more += [vectors_table(tuple(names))] if self.config.vectors else []
+        more += [settled_table()] if self.settles else []
         named = {"block": names, "other_block": names}
         named |= {"pair": [pair.name for pair in self.pairs], "part": list(self.problem.parts)}
         rows = {f"param_row_{block.name}": range(block.size) for block in self.blocks}
-        scales = {**named, **ENDS, "rank": range(self.config.k), "density_point": range(density.POINTS), **rows}
+        counted = {"rank": range(self.config.k), "density_point": range(density.POINTS)}
+        scales: Scales = {**named, **ENDS, **counted, curve.TAU: list(TAUS), **rows}
         return [root_table(self.config), spectrum_table(full), *more], scales
 
     def threads(self) -> contextlib.AbstractContextManager[None]:

@@ -15,9 +15,12 @@ from landscape.config import AnalysisConfig
 from landscape.devices import dense_bytes, free_memory
 from landscape.errors import FileError
 from landscape.files.runs import RunReader
+from landscape.measure.datasets import Row
 from landscape.measure.measure import Measured, Progress, eigenvectors, measure
-from landscape.measure.measurement import Measurement, Point, Vectors
+from landscape.measure.measurement import SETTLING, Measurement, Point, Vectors
+from landscape.measure.settle import settled
 from landscape.models.factory import SEED, Source, unlike_problem
+from landscape.models.problem import Arrays
 from landscape.workers import tell
 
 _WORTHWHILE = 1000
@@ -41,7 +44,13 @@ class Task:
 
 def carried_out(reader: RunReader, what: Measurement, task: Task, start: Vectors, progress: Progress) -> Measured:
     """The untracked rows of a step, if it is new, and the eigenvectors of its blocks."""
-    point = Point(reader.checkpoint(task.step), what.problem.training(reader, task.step), start)
+    parameters: Arrays = reader.checkpoint(task.step)
+    row: Row = {}
+    if what.settles:
+        progress(SETTLING, False)
+        parameters, row = settled(reader, what.problem, what.config, task.step)
+        progress(SETTLING, True)
+    point = Point(parameters, what.problem.training(reader, task.step), start, row)
     return (measure if task.is_new else eigenvectors)(what, point, progress)
 
 

@@ -1,4 +1,4 @@
-"""Slices of a checkpoint's loss along its eigenvectors: `landscape slice`."""
+"""Slices of a checkpoint's loss along its eigenvectors, and other planes: `landscape slice`."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from landscape.files.files import as_path
 from landscape.files.runs import RunReader
 from landscape.measure.checkpoint import Checkpoint
 from landscape.measure.measurement import Measurement, Point
+from landscape.measure.planes import LossPlane, plane
 from landscape.models.blocks import in_order
 from landscape.models.problem import Problem, joint
 from landscape.progress import Bar
@@ -67,26 +68,34 @@ class Slices(Curve):
     problem_checksum: str = ""
     """Of a problem of one's own, checksums of its data, constants and loss (JSON)."""
 
+    def summary(self) -> list[str]:
+        """A line for each direction."""
+        numbers = zip(self.names, self.eigenvalues, self.slope, strict=True)
+        return [f"{name}: lambda {value:.6g}, slope {slope:.3g}" for name, value, slope in numbers]
+
 
 @differentiable
 def slice(  # noqa: A001
     run: Path | str, step: int, config: SliceConfig, analysis: AnalysisConfig, quiet: bool = True
-) -> Slices:
-    """The objective along unit eigenvectors of a block, and on the plane of the lowest and the highest.
+) -> Slices | LossPlane:
+    """The objective along unit eigenvectors of a block and on the plane of the lowest and the highest, or on another.
 
     Args:
         run: the run file.
         step: a stored step.
-        config: the block, how many eigenvectors, how far and how many points.
+        config: the plane, the block, how many eigenvectors, how far and how many points.
         analysis: problem, objective, method and device.
         quiet: show no progress bar.
 
     Returns:
-        The values of the objective, with eigenvalues and residuals.
+        The values of the objective, with eigenvalues and residuals; of a random or PCA plane, with its directions'
+        lengths or the path.
 
     Raises:
         NumericsError: if the second derivative of a slice at 0 differs from its eigenvalue by more than 1e-6 |H|.
     """
+    if config.plane != "eigen":
+        return plane(as_path(run), step, config, analysis, quiet)
     with Bar(3, "part", quiet) as bar:
         return _slices(as_path(run), step, config, analysis, bar)
 

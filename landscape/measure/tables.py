@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import xarray
 
+from landscape.choices.optimizers import coupled_decay
+from landscape.errors import in_file
 from landscape.files.schema import STEP, UNKNOWN
 from landscape.files.views import File
 from landscape.measure.quantities import QUANTITIES
@@ -40,10 +43,13 @@ def by_block(file: File) -> Table:
     """The quantities of blocks, without blocks that are not measured yet."""
     columns = [column for quantity in _measured(file) if quantity.scope == "block" for column in quantity.columns]
     lines = [["step", "block", *(_title(column.title, file) for column in columns)]]
+    with in_file(file.path, "parent_config"):
+        decay = coupled_decay(json.loads(file.attrs["parent_config"]))
     for step, row in rows(file).items():
         for i, block in enumerate(file.blocks):
             if not np.isnan(row["operator_norm"][i]):
-                lines.append([str(step), block, *(column.cell(_of_block(row, i)) for column in columns)])
+                cells = _of_block(row, i) | {"weight_decay": decay}
+                lines.append([str(step), block, *(column.cell(cells) for column in columns)])
     return lines
 
 

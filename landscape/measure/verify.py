@@ -19,6 +19,7 @@ from landscape.devices import dense_bytes, free_memory
 from landscape.errors import LandscapeError
 from landscape.files.runs import RunReader
 from landscape.files.views import File
+from landscape.measure.settle import settled
 from landscape.measure.tables import rows
 from landscape.models.blocks import Block, choose
 from landscape.models.problem import Plain, with_state
@@ -66,8 +67,8 @@ def verify(run: Path, file: File, quiet: bool = True) -> list[Verification]:
         blocks = choose(problem, file.blocks).blocks
         decay = problem.decay(config.objective)
         for step, row in rows(file).items():
+            arrays = settled(reader, problem, config, step)[0] if config.settle else reader.checkpoint(step)
             for i, chosen in enumerate(blocks):
-                arrays = reader.checkpoint(step)
                 plain = with_state(problem, arrays).plain(arrays)
                 for name, parameter in plain.parameters.items():
                     parameter.requires_grad_(name in chosen.parameters)

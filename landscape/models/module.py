@@ -138,28 +138,31 @@ class ModuleProblem(Problem, Shown):
 
     def training(self, reader: RunReader, step: int) -> Training:
         """The learning rates, and the second moments of Adam, where a Recorder was given the optimiser."""
-        rates, nothing = dict.fromkeys(self.parameters, float("nan")), float("nan")
-        known = reader.optimizer_at(step)
-        if known is None:
-            return Training(step, rates, None, nothing)
-        lr, beta_2, epsilon, updates = (dict(zip(known["parameter"], known[n], strict=True)) for n in NUMBERS)
-        rates |= {name: float(lr[name]) for name in rates}
-        moments = reader.second_moments(step)
-        if moments is None or not any(updates[name] > 0 for name in rates):
-            return Training(step, rates, None, nothing)
-        corrected = {
-            name: v.astype("f8") / (1 - beta_2[name] ** updates[name])
-            if updates[name] > 0
-            else np.full(v.shape, np.inf)
-            for name, v in moments.items()
-        }
-        return Training(step, rates, corrected, nothing, {n: float(epsilon[n]) for n in rates if epsilon[n] > 0})
+        return recorded_training(reader, list(self.parameters), step)
 
     def plain(self, arrays: Arrays) -> Plain:
         """The module at stored parameters, in float64."""
         own = {name: nn.Parameter(value) for name, value in tensors(self, arrays).items()}
         nothing = torch.zeros(1, device=self.device)
         return Plain(_WholeLoss(self._objective, own), own, nothing, nothing, lambda total, _: total)
+
+
+def recorded_training(reader: RunReader, parameters: Sequence[str], step: int) -> Training:
+    """What a recorded run says of these parameters at a stored step, where its Recorder was given the optimiser."""
+    rates, nothing = dict.fromkeys(parameters, float("nan")), float("nan")
+    known = reader.optimizer_at(step)
+    if known is None:
+        return Training(step, rates, None, nothing)
+    lr, beta_2, epsilon, updates = (dict(zip(known["parameter"], known[n], strict=True)) for n in NUMBERS)
+    rates |= {name: float(lr[name]) for name in rates}
+    moments = reader.second_moments(step)
+    if moments is None or not any(updates[name] > 0 for name in rates):
+        return Training(step, rates, None, nothing)
+    corrected = {
+        name: v.astype("f8") / (1 - beta_2[name] ** updates[name]) if updates[name] > 0 else np.full(v.shape, np.inf)
+        for name, v in moments.items()
+    }
+    return Training(step, rates, corrected, nothing, {n: float(epsilon[n]) for n in rates if epsilon[n] > 0})
 
 
 class _WholeLoss(nn.Module):

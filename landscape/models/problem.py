@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from landscape.choices.optimizers import EPSILON
 from landscape.curvature.objective import Objective
 from landscape.curvature.operators import BlockOperator, Directions, HessianOperator, Spanned
 from landscape.files.runs import RunReader
@@ -43,6 +45,22 @@ class Training:
     update_frequency: float
     epsilons: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
+    def preconditioner(self, shapes: Mapping[str, Sequence[int]], is_adaptive: bool) -> dict[str, Tensor] | None:
+        """D of a step -D^(-1) grad: 1 / lr, or Adam's (sqrt(v) + eps) / lr; None where that is not known.
+
+        It is infinite where nothing moves.
+        """
+        moments = self.second_moments if is_adaptive else {}
+        if moments is None or any(map(math.isnan, self.rates.values())):
+            return None
+        D = {}
+        for name, shape in shapes.items():
+            root = torch.ones(*shape, dtype=torch.float64)
+            if is_adaptive:
+                root = torch.as_tensor(moments[name]).double().sqrt() + self.epsilons.get(name, EPSILON)
+            D[name] = root / self.rates[name]
+        return D
+
 
 @dataclasses.dataclass(frozen=True)
 class Plain:
@@ -73,12 +91,39 @@ class Structure:
         """A diagonal block, or its Gauss-Newton part, in closed form, symmetric to the last bit; None: by products."""
         return None
 
+    def pulls(self) -> Mapping[str, float]:
+        """What weight decay balances at a minimum (F19), of the data loss, as far as the model has it.
+
+        `tables`: sigma_max(G) of F14; `bias`: the norm of the gradient by the first layer's bias.
+        """
+        return {}
+
     def starts(self, names: Sequence[str], k: int) -> tuple[Tensor | None, int]:
         """Vectors (n, m) near the k lowest eigenvectors of a block, and the number of products used."""
         return None, 0
 
     def null_vectors(self, names: Sequence[str]) -> Directions | None:
         """Exact null vectors of a block, whose eigenvalues would otherwise get random signs from rounding."""
+        return None
+
+    def index(
+        self,
+        names: Sequence[str],
+        tolerances: Sequence[float],
+        limit: int,
+        progress: Callable[[float], object],
+        share: float = 0.0,
+    ) -> list[tuple[int, int]] | None:
+        """Bounds of a block's saddle index at absolute tolerances; None: nothing is known.
+
+        limit: the largest order of a factor, 0: by theory alone; share: of an upper bound, to which it need be known.
+        """
+        return None
+
+    def gauge_free_index(
+        self, names: Sequence[str], tolerance: float, limit: int, progress: Callable[[float], object]
+    ) -> int | None:
+        """The index on the complement of the gauge tangents, by a factor up to the limit; None: not certain."""
         return None
 
     def gauge(self, names: Sequence[str]) -> Spanned | None:
@@ -128,6 +173,10 @@ class Problem(abc.ABC):
     def has_closed_form(self, names: Sequence[str]) -> bool:
         """Whether `Structure.dense` gives the block of these parameters."""
         return False
+
+    def factor(self, names: Sequence[str], limit: int) -> tuple[int, int]:
+        """Order and bytes of the factor by which `Structure.index` counts, up to a limit; 0, 0 without one."""
+        return 0, 0
 
     @abc.abstractmethod
     def training(self, reader: RunReader, step: int) -> Training:

@@ -69,6 +69,11 @@ class TrainedProblem(Problem):
                 f"objective regularised, but {self.train.optimizer} decouples its decay from the loss",
                 "use --objective data",
             )
+        if self.train.weight_decay_V is not None:
+            raise ConfigError(
+                f"objective regularised, but V has a weight decay of its own, {self.train.weight_decay_V}",
+                "use --objective data",
+            )
         return self.train.weight_decay
 
     @property

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import re
 from collections.abc import Iterable, Sequence
+from typing import TypeVar
 
 import jinja2
+import numpy as np
 
 from landscape.files.runs import GROKKED, MEMORISED
 from landscape.models.embedding_mlp.blocks import CONTROL, RATE_RATIO
 from landscape.report import words
-from landscape.report.numbers import STABLE, BlockNumbers, Numbers, numbers
+from landscape.report.numbers import STABLE, BlockNumbers, CurveNumbers, Numbers, numbers
 from landscape.report.sources import Source
 
+_OfBlock = TypeVar("_OfBlock", BlockNumbers, CurveNumbers)
 _METRICS = 6
 """Recorded metrics that are named."""
 _NOTHING = "Nothing is recorded but checkpoints: `landscape hessian` measures the curvature there."
@@ -40,6 +44,7 @@ def findings(sources: Sequence[Source]) -> list[str]:
             rate_ratio=RATE_RATIO,
             is_control=lambda name: shows_control and name == CONTROL,
             count=lambda blocks: words.count([one.lower for one in blocks], [one.upper for one in blocks]),
+            quoted=_quoted,
             spread=lambda values, form=".3g": words.spread(list(values), form),
             digits=words.digits,
             step=words.step_text,
@@ -59,6 +64,33 @@ def templates(**options: object) -> jinja2.Environment:
         undefined=jinja2.StrictUndefined,
         **options,  # type: ignore[arg-type]
     )
+
+
+def _quoted(curves: Sequence[CurveNumbers]) -> str:
+    """The index curve of a block in words, after its saddle index where that is known."""
+    taus = sorted(curves[0].counts, reverse=True)
+    counts = {words.tolerance(tau): _counted([curve.counts[tau] for curve in curves]) for tau in taus}
+    start = f"the saddle index of {curves[0].block} is"
+    if len({*counts.values()}) == 1:
+        first, *_, last = counts
+        return f"{start} {counts[first]} at every τ from {first} to {last} ‖H‖"
+    parts = []
+    for text, group in itertools.groupby(counts, key=counts.__getitem__):
+        first, *others = group
+        parts.append((text, f"{first} to {others[-1]}" if others else first))
+    quoted = [f"{text} at {place}" for text, place in parts]
+    bounds = [curve.index for curve in curves]
+    if any(low != high for low, high in bounds):
+        (text, place), *_ = parts
+        return f"{start} {', '.join([f'{text} at τ = {place}', *quoted[1:]])} ‖H‖"
+    own = words.tolerance(float(np.median([curve.tolerance for curve in curves])))
+    return f"{start} {words.spread([low for low, _ in bounds], ',.0f')} at τ = {own} ‖H‖, and {', '.join(quoted)}"
+
+
+def _counted(counts: Sequence[tuple[float, float, float]]) -> str:
+    """A count of one run or of several; "about" where it is an estimate or the middle of its bounds."""
+    lower, upper, best = zip(*counts, strict=True)
+    return f"{'' if lower == upper else 'about '}{words.spread(best, ',.0f')}"
 
 
 @dataclasses.dataclass
@@ -96,6 +128,7 @@ class _Group:
             if (known := [one for one in ones if one.kappa == one.kappa])
         }
         self.blocks = self._of(one.block for one in self.analysed if one.block)
+        self.curves: dict[str, list[CurveNumbers]] = self._of(curve for one in self.analysed for curve in one.curves)
 
     @property
     def where(self) -> str:
@@ -128,8 +161,8 @@ class _Group:
         return [one.sharpness[kind] / STABLE[kind] for one in self.analysed if kind in one.sharpness]
 
     @staticmethod
-    def _of(blocks: Iterable[BlockNumbers]) -> dict[str, list[BlockNumbers]]:
-        by_name: dict[str, list[BlockNumbers]] = {}
+    def _of(blocks: Iterable[_OfBlock]) -> dict[str, list[_OfBlock]]:
+        by_name: dict[str, list[_OfBlock]] = {}
         for block in blocks:
             by_name.setdefault(block.block, []).append(block)
         return by_name

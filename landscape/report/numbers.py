@@ -11,8 +11,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from landscape.measure.quantities.curve import QUOTED
 from landscape.models.embedding_mlp.blocks import BALANCED, CLAIM, CONTROL
 from landscape.report.sources import Source
+from landscape.results import best_known
 
 STABLE = {"sharpness_adam": 38.0, "sharpness_gd": 2.0}
 """Largest stable value of each sharpness (arXiv 2207.14484, 2103.00065)."""
@@ -58,6 +60,19 @@ class BlockNumbers:
 
 
 @dataclasses.dataclass(frozen=True)
+class CurveNumbers:
+    """The index curve of a block at one step, where it is quoted."""
+
+    block: str
+    tolerance: float
+    """That of the block's saddle index, relative to ‖H‖."""
+    index: tuple[float, float]
+    """Bounds of that saddle index."""
+    counts: dict[float, tuple[float, float, float]]
+    """Bounds, and the best that is known between them, by tolerance."""
+
+
+@dataclasses.dataclass(frozen=True)
 class Numbers:
     """The key numbers of a source. None and NaN: not known."""
 
@@ -80,6 +95,8 @@ class Numbers:
     """The same block at the first analysed step, if that is an earlier one."""
     pairs: dict[str, BlockNumbers]
     """The pair of the claims and its control, else the two most negative pairs."""
+    curves: list[CurveNumbers]
+    """Of all blocks that have one."""
     prop41: tuple[float, float]
     """Proposition 4.1's ratio of learning rates at the first and the last row that has it."""
     prop41_steps: tuple[int, int] | None
@@ -123,6 +140,7 @@ def numbers(source: Source) -> Numbers:
         block=blocks.get(name),
         first_block=earlier,
         pairs=pairs,
+        curves=_curves(source, step) if step is not None else [],
         prop41=prop41,
         prop41_steps=prop41_steps,
         rates=rates,
@@ -153,7 +171,7 @@ def _chosen_step(source: Source, last: int | None) -> tuple[int | None, str]:
     if not steps:
         return None, ""
     if source.is_refined:
-        return steps[-1], f"at the point refined from step {steps[-1]:,}"
+        return steps[-1], f"at the point {'settled' if source.is_settled else 'refined'} from step {steps[-1]:,}"
     start = source.memorised or math.inf
     end = max(start, source.grokked or last or steps[-1])
     step = min(steps, key=lambda one: abs(one - math.sqrt(start * end))) if source.memorised else steps[-1]
@@ -202,6 +220,29 @@ def _blocks(source: Source, step: int) -> dict[str, BlockNumbers]:
             above=_number(of_pair["coupling_index"].get(name)),
         )
     return blocks
+
+
+def _curves(source: Source, step: int) -> list[CurveNumbers]:
+    """The index curves at a step."""
+    table = source.table("by_step_block_tau", "step", "block", "tau", "index_curve_lower", "index_curve_upper")
+    table = table[(table["step"] == step) & table["tau"].isin([float(f"1e-{decade}") for decade in QUOTED])]
+    if table.empty:
+        return []
+    of_block = source.table("by_step_block", "step", "block")
+    of_block = of_block[of_block["step"] == step].set_index("block")
+    curves = []
+    for block, part in best_known(table, "index_curve_").groupby("block", sort=False):
+        row = of_block.loc[block]
+        values = part[["index_curve_lower", "index_curve_upper", "index"]].to_numpy(float)
+        curves.append(
+            CurveNumbers(
+                block=str(block),
+                tolerance=row["inertia_tolerance"] / (row["operator_norm"] or math.nan),
+                index=(_number(row["inertia_lower"]), _number(row["inertia_upper"])),
+                counts={float(tau): tuple(of) for tau, of in zip(part["tau"], values, strict=True)},
+            )
+        )
+    return curves
 
 
 def _chosen_pairs(source: Source, blocks: dict[str, BlockNumbers]) -> dict[str, BlockNumbers]:

@@ -144,6 +144,7 @@ def summary(tables: Frames) -> list[list[str]]:
     blocks, ends = (tables.get(name, pd.DataFrame()) for name in ("by_step_block", "by_step_block_end_rank"))
     if not {"inertia_lower", "inertia_upper"} <= set(blocks) or "eigenvalues" not in ends:
         return []
+    decays = tables["runs"].set_index("run")["weight_decay"]
     key = ["run", "step", "block"]
     first = ends[ends["rank"] == 0].pivot(index=key, columns="end", values=["eigenvalues", "converged"])
     first.columns = [f"{name}_{end}" for name, end in first.columns]
@@ -164,6 +165,8 @@ def summary(tables: Frames) -> list[list[str]]:
                 "step": f"{row['step']:,.0f}",
                 "block": row["block"],
                 "λ_min": _cell(row["eigenvalues_lowest"]) + starred["lowest"],
+                "λ_min / ‖H‖": _cell(row["eigenvalues_lowest"] / (row["operator_norm"] or np.nan), ".3g"),
+                "λ_min / weight decay": _cell(row["eigenvalues_lowest"] / decays[row["run"]], ".3g"),
                 "λ_max": _cell(row["eigenvalues_highest"]) + starred["highest"],
                 "negative eigenvalues": low if low == high else f"{low} to {high}",
                 "known": row.get("inertia_level", ""),
@@ -176,6 +179,8 @@ def summary(tables: Frames) -> list[list[str]]:
     table = pd.DataFrame(lines)
     if table["run"].nunique() == 1:
         table = table.drop(columns="run")
+    if decays.isna().all():
+        table = table.drop(columns="λ_min / weight decay")
     return [list(table.columns), *table.to_numpy().tolist()]
 
 

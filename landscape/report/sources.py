@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ import numpy as np
 import pandas as pd
 
 import landscape
+from landscape.choices.optimizers import coupled_decay
 from landscape.errors import FileError, LandscapeError, in_file, note, warn
 from landscape.files import schema
 from landscape.files.files import as_path, geometry_file, hessian_file, run_file
@@ -44,6 +46,7 @@ class Source:
     memorised: int | None
     grokked: int | None
     is_refined: bool
+    is_settled: bool
     label: str = ""
     setting: str = ""
 
@@ -123,7 +126,12 @@ def frames(sources: Sequence[Source]) -> dict[str, pd.DataFrame]:
     """All tables of the sources by name, and `runs` with a row for each, with columns `run`, `setting` and `seed`."""
     by_name: dict[str, list[pd.DataFrame]] = {}
     for source in sources:
-        facts = {"memorised": source.memorised, "grokked": source.grokked, "is_recorded": source.is_recorded}
+        facts = {
+            "memorised": source.memorised,
+            "grokked": source.grokked,
+            "is_recorded": source.is_recorded,
+            "weight_decay": coupled_decay(source.config),
+        }
         by_name.setdefault("runs", []).append(
             pd.DataFrame({**facts, "run": source.label, "setting": source.setting, "seed": source.seed}, index=[0])
         )
@@ -170,6 +178,7 @@ class _Part:
     damage: str
     events: Mapping[str, int | None]
     is_refined: bool
+    is_settled: bool
 
     @property
     def run_id(self) -> str:
@@ -199,8 +208,9 @@ def _read(path: Path) -> _Part:
             # A row of the root is written last: rows of other groups without one are not committed.
             steps = tables["by_step"]["step"]
             tables = {name: table[table["step"].isin(steps)] for name, table in tables.items() if "step" in table}
-        is_refined = file.kind == "hessian" and "critical_point" in file.groups
-        return _Part(path, file.kind, file.attrs, config, tables, file.damage, file.events, is_refined)
+        is_refined = file.kind == "hessian" and "resume" in file.groups
+        is_settled = "settled" in file.groups
+        return _Part(path, file.kind, file.attrs, config, tables, file.damage, file.events, is_refined, is_settled)
 
 
 def _samples(file: landscape.File) -> pd.Series:
@@ -229,15 +239,20 @@ def _beside(part: _Part, has_hessian: bool) -> list[Path]:
         paths += [hessian_file(run)]
         paths += [path for path in names if ".hessian-" in path.name and path.suffix == ".h5"]
         paths += [path for path in names if ".critical-" in path.name and path.suffix == ".h5"]
+        paths += [path for path in names if re.search(r"\.settled(-\d+)?\.h5$", path.name)]
     return paths
 
 
 def _paired(parts: Sequence[_Part]) -> list[Source]:
     """The sources of one run."""
     by_kind = {kind: [part for part in parts if part.kind == kind] for kind in ("run", "hessian", "geometry")}
-    # A search for a critical point that has not measured it yet has nothing to show.
-    points = [part for part in by_kind["hessian"] if part.is_refined and "by_step" in part.tables]
-    measured = [part for part in by_kind["hessian"] if not part.is_refined]
+    # A search that has not measured its end yet has nothing to show.
+    points = [part for part in by_kind["hessian"] if _is_off_path(part) and "by_step" in part.tables]
+    measured = [part for part in by_kind["hessian"] if not _is_off_path(part)]
+    if by_kind["run"] and not measured:
+        # Where each step was settled, that is the analysis of the run.
+        measured = [part for part in points if not part.is_refined][:1]
+        points = [part for part in points if part not in measured]
     if not (by_kind["run"] or measured or points):
         raise FileError(f"{parts[0].path}: its run file is not beside it", "name the run file, too")
     first = [*by_kind["run"][:1], *measured[:1], *by_kind["geometry"][:1]]
@@ -245,6 +260,11 @@ def _paired(parts: Sequence[_Part]) -> list[Source]:
     if by_kind["run"] or measured:
         groups = [first, *groups]
     return [_source(group) for group in groups]
+
+
+def _is_off_path(part: _Part) -> bool:
+    """Whether its points are no checkpoints of the run."""
+    return part.is_refined or part.is_settled
 
 
 def _source(parts: Sequence[_Part]) -> Source:
@@ -261,6 +281,7 @@ def _source(parts: Sequence[_Part]) -> Source:
         events.get("memorise_step"),
         events.get("grok_step"),
         is_refined=any(part.is_refined for part in parts),
+        is_settled=any(part.is_settled for part in parts),
     )
 
 
@@ -281,6 +302,8 @@ def _labelled(sources: Sequence[Source]) -> list[Source]:
         setting = ", ".join(f"{option_name.replace('_', ' ')} {option(one, option_name)}" for option_name in options)
         if one.is_recorded:
             setting = name if _model(one) in apart else _model(one)
+        if one.is_settled and not one.is_refined:
+            setting = ", ".join(filter(None, (setting, "settled")))
         labelled.append(
             dataclasses.replace(one, label=printable(name), setting=printable(setting or "the same options"))
         )

@@ -34,6 +34,12 @@ def count(lower: Sequence[float], upper: Sequence[float]) -> str:
     return low if low == high else f"between {low} and {high}"
 
 
+def tolerance(tau: float) -> str:
+    """A relative tolerance to one digit, as 1e-8."""
+    mantissa, _, power = f"{tau:.0e}".partition("e")
+    return f"{mantissa}e{int(power)}"
+
+
 def percent(share: float) -> str:
     """A share in per cent; a rounded one is never 0 % or 100 %."""
     rounded = f"{100 * share:.0f} %"

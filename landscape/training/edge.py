@@ -13,7 +13,8 @@ from landscape import models
 from landscape.choices.optimizers import EPSILON, OPTIMIZERS
 from landscape.config import TrainConfig
 from landscape.curvature.krylov import RandomRun
-from landscape.curvature.operators import LinearOperator, scaled
+from landscape.curvature.operators import LinearOperator
+from landscape.curvature.preconditioned import Preconditioned
 from landscape.curvature.vectors import seeded
 from landscape.models.problem import hessian
 
@@ -70,13 +71,11 @@ def edge_ratio(config: TrainConfig, data: Any, theta: dict[str, Tensor], v: Tens
     rule = OPTIMIZERS[config.optimizer]
     problem = models.of_config(config, data, theta["E"].device.type)
     H_E = hessian(problem, theta, 0.0 if rule.decoupled else config.weight_decay).block(["E"])
-    diagonal = torch.ones_like(theta["E"])
-    if rule.second_moments:
-        diagonal /= (v / (1 - config.betas[1] ** step)).sqrt() + EPSILON
-    diagonal[~drawn] = 0
+    D = (v / (1 - config.betas[1] ** step)).sqrt() + EPSILON if rule.second_moments else torch.ones_like(theta["E"])
+    D[~drawn] = torch.inf
     limit = rule(config.momentum, config.betas).edge_of_stability()
     decay = config.weight_decay if rule.decoupled else 0.0
-    slowest = max(largest(scaled(H_E, diagonal.reshape(-1)), config.seed) / limit, decay / 2)
+    slowest = max(largest(Preconditioned(H_E, {"E": D}), config.seed) / limit, decay / 2)
     return SHARE / (config.lr * slowest) if slowest > 0 and config.lr > 0 else math.inf
 
 

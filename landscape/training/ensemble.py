@@ -14,7 +14,7 @@ from landscape.errors import ArgumentError, ConfigError, require_config
 from landscape.files.files import as_path, require_name
 from landscape.text import counted
 
-VARIABLE = ("lr", "lr_ratio", "weight_decay", "init_scale_E", "init_scale_W")
+VARIABLE = ("lr", "lr_E", "lr_ratio", "weight_decay", "init_scale_E", "init_scale_W")
 MOST_MEMBERS = 16
 """Runs of one group; bounds memory, and the runs delayed by a failing member."""
 MOST_RUNS = 256

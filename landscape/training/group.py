@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import threading
 from collections.abc import Sequence
@@ -17,13 +18,14 @@ from landscape.choices.samplers import SAMPLERS
 from landscape.curvature.eigsh import eigsh
 from landscape.curvature.objective import Objective
 from landscape.curvature.operators import HessianOperator
-from landscape.errors import LandscapeError
+from landscape.errors import LandscapeError, NumericsError
 from landscape.files.runs import Arrays
 from landscape.models.embedding_mlp.networks import MLP, singular_values
 from landscape.models.networks import Batch, scores
 from landscape.models.tasks import TRAIN
 from landscape.progress import Bar
 from landscape.training.edge import edge_ratio
+from landscape.training.kicks import held, kick, without
 from landscape.training.member import Member
 from landscape.training.optimizers import Optimizer
 from landscape.training.tables import SIGMA
@@ -48,6 +50,9 @@ class Group:
         self.train, self.test = (
             self.networks.batch(np.stack(pairs)) for pairs in ([m.train for m in members], [m.test for m in members])
         )
+        # Where the directions were found that steps avoid, and they themselves, which a resumed run finds again.
+        self.anchor = self.networks.stack(states, "held_").to(device) if self.config.kick == "held" else None
+        self.held: list[Tensor] = []
         self.has_E = "E" in self.networks.shapes
         if self.has_E:
             self.grad_norm = torch.from_numpy(np.stack([s["grad_norm"] for s in states])).to(device)
@@ -108,6 +113,10 @@ class Group:
                     member.sampler.refresh(norm)
         if self.step % config.lr_ratio_every == 0:
             self._measure_lr_ratios()
+        since = self.step % config.kick_every
+        is_kicked = config.kick != "none" and self.step - since >= config.kick_from
+        if is_kicked and since == 0:
+            self._kick()
         if 0 < self.step < config.warmup or 0 < self.step == config.freeze_from:
             self._set_rates()
         batch = self._draw()
@@ -116,8 +125,11 @@ class Group:
         self.networks.backward(batch)
         if self.has_E and not config.is_frozen("E", self.step):
             self.grad_norm += torch.linalg.vector_norm(self.networks.grads["E"], dim=2)
+        before = self.networks.flat.clone() if self.anchor is not None and is_kicked else None
         self.step += 1
         self.optimizer.step(self.step)
+        if before is not None:
+            self._hold(before)
 
     def _draw(self) -> Batch:
         drawn = [member.draw() for member in self.members]
@@ -187,6 +199,40 @@ class Group:
             # The next record says that the run diverged.
             return math.nan
 
+    @torch.inference_mode(False)
+    def _kick(self) -> None:
+        """Move the members that are finite; the next record says of the others that they diverged."""
+        if self.anchor is not None:
+            self.anchor, self.held = self.networks.flat.clone(), []
+            return
+        for i, member in enumerate(self.members):
+            theta = {name: part[i].double().clone() for name, part in self.networks.params.items()}
+            with contextlib.suppress(np.linalg.LinAlgError, NumericsError):
+                for name, piece in kick(member.config, vars(member.data), theta, self.step).items():
+                    self.networks.params[name][i] = theta[name] + piece
+
+    @torch.inference_mode(False)
+    def _hold(self, before: Tensor) -> None:
+        """Take out of the step since `before` what goes along the directions that were found last."""
+        if not self.held and self.anchor is not None:
+            at = [
+                {n: part[i].double().clone() for n, part in self.networks.parts(self.anchor).items()}
+                for i, _ in enumerate(self.members)
+            ]
+            self.held = [self._directions(m, theta) for m, theta in zip(self.members, at, strict=True)]
+        start = self.networks.parts(before)
+        for i, directions in enumerate(self.held):
+            steps = {n: part[i].double() - start[n][i] for n, part in self.networks.params.items()}
+            for name, step in without(directions, steps).items():
+                self.networks.params[name][i] = start[name][i] + step
+
+    def _directions(self, member: Member, theta: dict[str, Tensor]) -> Tensor:
+        """What steps avoid; nothing where numbers are out of range: the next record says that the run diverged."""
+        try:
+            return held(member.config, vars(member.data), theta)
+        except (np.linalg.LinAlgError, NumericsError):
+            return theta["E"].new_zeros(sum(theta[name].numel() for name in ("E", "W")), 0)
+
     def _sigma(self) -> dict[str, list[float]]:
         """Largest singular values of E and W by member."""
         params = self.networks.params
@@ -219,7 +265,9 @@ class Group:
     def state(self, i: int) -> dict[str, Any]:
         """A member's row of /resume: parameters by name, moments m_NAME and v_NAME, and its own state."""
         optimizer = self.optimizer
-        flats = (("", self.networks.flat), ("m_", optimizer.m), ("v_", optimizer.v))
+        flats = [("", self.networks.flat), ("m_", optimizer.m), ("v_", optimizer.v)]
+        if self.anchor is not None:
+            flats.append(("held_", self.anchor))
         tensors = {
             prefix + name: part[i].cpu().numpy()
             for prefix, flat in flats

@@ -117,8 +117,8 @@ def train_ensemble(
     Finished runs stay as they are. A run that ends early does not stop the others.
 
     Args:
-        runs: options by run file. They may differ in seed, lr, lr_ratio, weight_decay, init_scale_E and init_scale_W
-            (see `ensemble`).
+        runs: options by run file. They may differ in seed, lr, lr_E, lr_ratio, weight_decay, init_scale_E and
+            init_scale_W (see `ensemble`).
         resume: continue existing files.
         overwrite: replace existing files.
         quiet: show no progress bar.

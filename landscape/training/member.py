@@ -49,6 +49,8 @@ class Member:
         )
         self.schedule = set(checkpoint_schedule(config))
         self.lr_ratio = 1.0 if isinstance(config.lr_ratio, str) else config.lr_ratio
+        if config.lr_E is not None:
+            self.lr_ratio = config.lr_E / config.lr
         self.climb = Climb()
         self.count = np.zeros(config.num_tokens, np.int64)
         self.stop_step = -1
@@ -141,6 +143,8 @@ class Member:
             fsync,
         )
         nothing = {f"{moment}_{n}": np.zeros_like(array) for n, array in parameters.items() for moment in ("m", "v")}
+        if self.config.kick == "held":
+            nothing |= {f"held_{n}": array for n, array in parameters.items()}
         return {"step": 0, "grad_norm": np.zeros(self.config.num_tokens), **parameters, **nothing, **self.state()}
 
     def _restore(self) -> dict[str, Any]:
@@ -212,7 +216,9 @@ UNSTORED = frozenset({"device", "batch_size"})
 
 def difference(config: TrainConfig, stored: Mapping[str, Any], free: Set[str]) -> str:
     """The difference between a config and that of a run file, apart from `free` options; empty if none."""
+    # A file without an option was made before there was one.
+    stored = {**json.loads(to_json(type(config)())), **stored}
     for key, value in json.loads(to_json(config)).items():
-        if key not in free and stored.get(key) != value:
-            return f"{key} is {value}, but the run was started with {stored.get(key)}"
+        if key not in free and stored[key] != value:
+            return f"{key} is {value}, but the run was started with {stored[key]}"
     return ""

@@ -6,7 +6,7 @@ import contextlib
 import re
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
@@ -18,11 +18,13 @@ from landscape.curvature.density import quadrature
 from landscape.curvature.inertia import TAU_LANCZOS, saddle_index
 from landscape.curvature.krylov import Lanczos, advance
 from landscape.curvature.objective import Objective
-from landscape.curvature.operators import HessianOperator, LinearOperator, scaled
+from landscape.curvature.operators import HessianOperator, LinearOperator
+from landscape.curvature.preconditioned import Preconditioned
 from landscape.curvature.vectors import gaussian
 from landscape.errors import ArgumentError, suggest
 from landscape.models.blocks import Blocks, named_blocks
 from landscape.results import Shown
+from landscape.training.preconditioner import kind_of_optimizer, preconditioner
 from landscape.training.recorder import Recorder
 
 if TYPE_CHECKING:
@@ -111,7 +113,7 @@ class Monitor(Shown):
                 raise ArgumentError(
                     "preconditioned_sharpness without an optimizer", "give the one that trains the model"
                 )
-            _kind(optimizer)
+            kind_of_optimizer(optimizer)
         self.history: list[tuple[int, Values]] = []
         """Steps and what was measured there."""
         self._started: float | None = None
@@ -167,15 +169,16 @@ class Monitor(Shown):
         with _evaluating(self._model):
             parameters = self._parameters()
             whole = HessianOperator(self.objective, parameters)
+            preconditioned: LinearOperator = whole
+            if "preconditioned_sharpness" in self.quantities and self._optimizer:
+                preconditioned = Preconditioned(whole, preconditioner(self._optimizer, parameters))
             for block, names in self.blocks.items():
                 H = whole if block == ALL else whole.block(names)
                 of_block: Values = {}
                 if "sharpness" in self.quantities:
                     of_block |= self._largest(block, "sharpness", H)
-                if "preconditioned_sharpness" in self.quantities and self._optimizer:
-                    D = preconditioner(self._optimizer, {name: parameters[name] for name in names})
-                    op = scaled(H, 1 / D.to(H.device, H.dtype))
-                    of_block |= self._largest(block, "preconditioned_sharpness", op)
+                if "preconditioned_sharpness" in self.quantities:
+                    of_block |= self._largest(block, "preconditioned_sharpness", preconditioned.block(names))
                 if "index" in self.quantities:
                     of_block |= _index(H)
                 values |= {name if block == ALL else f"{name}/{block}": value for name, value in of_block.items()}
@@ -228,41 +231,6 @@ class Monitor(Shown):
                 warnings.warn(text, stacklevel=4)
 
 
-def preconditioner(optimizer: torch.optim.Optimizer, parameters: Mapping[str, nn.Parameter]) -> Tensor:
-    """D of a step -lr D^(-1) grad, lr the largest learning rate of the optimiser.
-
-    Args:
-        optimizer: SGD, Adam, AdamW or RMSprop.
-        parameters: those wanted, by name.
-
-    Returns:
-        D, flat, in the order of `parameters`; infinite for parameters that the optimiser does not move.
-
-    Raises:
-        ArgumentError: for another optimiser.
-    """
-    kind = _kind(optimizer)
-    most = max(float(group["lr"]) for group in optimizer.param_groups)
-    groups = {id(p): group for group in optimizer.param_groups for p in group["params"]}
-    pieces = []
-    for parameter in parameters.values():
-        group = groups.get(id(parameter))
-        rate = float(group["lr"]) if group else 0.0
-        D = torch.ones_like(parameter, dtype=torch.float64)
-        state = optimizer.state.get(parameter, {})
-        if group and kind is not torch.optim.SGD:
-            if kind is torch.optim.RMSprop:
-                v = state.get("square_avg")
-            else:
-                v = state.get("max_exp_avg_sq" if group["amsgrad"] else "exp_avg_sq")
-                if v is not None:
-                    v = v / (1 - float(group["betas"][1]) ** float(state["step"]))
-            # Before its first step an optimiser has no moments, and no preconditioner.
-            D = D if v is None else v.to(D).sqrt() + group["eps"]
-        pieces.append((D * most / rate if rate else torch.full_like(D, torch.inf)).detach().reshape(-1))
-    return torch.cat(pieces)
-
-
 def limits(optimizer: torch.optim.Optimizer) -> Values:
     """Where full-batch steps become unstable on a quadratic, at the largest learning rate.
 
@@ -272,8 +240,11 @@ def limits(optimizer: torch.optim.Optimizer) -> Values:
     """
     group = max(optimizer.param_groups, key=lambda group: float(group["lr"]))
     rate = float(group["lr"])
-    kind = type(_unwrapped(optimizer))
-    if not rate or kind not in _KINDS:
+    if not rate:
+        return {}
+    try:
+        kind = kind_of_optimizer(optimizer)
+    except ArgumentError:
         return {}
     if "betas" in group:
         beta = float(group["betas"][0])
@@ -281,23 +252,6 @@ def limits(optimizer: torch.optim.Optimizer) -> Values:
     limit = 2 * (1 + group["momentum"]) / rate
     plain = {"sharpness_limit": limit} if kind is torch.optim.SGD else {}
     return {**plain, "preconditioned_sharpness_limit": limit}
-
-
-_KINDS = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.RMSprop)
-
-
-def _unwrapped(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
-    # What wraps an optimiser, as accelerate does, names it so.
-    inner: torch.optim.Optimizer = getattr(optimizer, "optimizer", optimizer)
-    return inner
-
-
-def _kind(optimizer: torch.optim.Optimizer) -> type:
-    kind = type(_unwrapped(optimizer))
-    if kind not in _KINDS:
-        known = ", ".join(k.__name__ for k in _KINDS)
-        raise ArgumentError(f"the preconditioner of {kind.__name__} is not known", f"known are {known}")
-    return kind
 
 
 def _index(H: LinearOperator) -> Values:

@@ -31,12 +31,15 @@ class Optimizer:
         self._decay = torch.tensor([[c.weight_decay] for c in configs], dtype=torch.float64, device=m.device)
         self._rule = OPTIMIZERS[self._config.optimizer](self._config.momentum, self._config.betas)
         self._is_nuclear = self._config.penalty == "nuclear"
+        if self._is_nuclear or self._config.weight_decay_V is not None:
+            self._decay = self._decay.repeat(1, self.m.shape[1])
+        if self._config.weight_decay_V is not None:
+            networks.parts(self._decay)["V"].fill_(self._config.weight_decay_V)
         if self._is_nuclear:
             # One row a hidden unit and slot, as in `spectrum`.
             shape = (networks.members, -1, self._config.num_tokens)
             self._tables, self._of_tables = networks.params["W"].view(shape), networks.grads["W"].view(shape)
-            self._lambda = self._decay[:, 0]
-            self._decay = self._decay.repeat(1, self.m.shape[1])
+            self._lambda = torch.tensor([c.weight_decay for c in configs], dtype=torch.float64, device=m.device)
             networks.parts(self._decay)["W"].zero_()
         self._coupled = None if self._rule.decoupled else self._decay.to(networks.flat)
 

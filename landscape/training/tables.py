@@ -82,13 +82,14 @@ TOKENS = Table(
 )
 
 
-def tables_of(parameters: Sequence[Field]) -> tuple[Table, ...]:
-    """The tables of the file of a model with these parameters."""
+def tables_of(parameters: Sequence[Field], holds: bool = False) -> tuple[Table, ...]:
+    """The tables of the file of a model with these parameters; holds: of a run whose steps avoid some directions."""
     resume = (
         Field("step", (), "i8", "optimiser steps done"),
         *parameters,
         *_each("m", "first moment or momentum of {}", parameters),
         *_each("v", "second moment of {}", parameters),
+        *(_each("held", "{} at which the directions were found that steps avoid", parameters) if holds else ()),
         Field("rng", ("rng_word",), "u8", "state of the batch generator (PCG64)"),
         Field("order", ("train_sample",), "i8", "order of the training pairs in this epoch"),
         Field("position", (), "i8", "pairs of this epoch already used"),
@@ -122,7 +123,9 @@ def tables(config: TrainConfig) -> tuple[Table, ...]:
     """The tables of a run's file."""
     declared, dtype = fields.parameters(config), "f4" if config.dtype == "float32" else "f8"
     names, has_moments = [f.name for f in declared], OPTIMIZERS[config.optimizer].second_moments
-    return tuple(t.present(names, dtype) for t in tables_of(declared) if t.group != MOMENTS or has_moments)
+    return tuple(
+        t.present(names, dtype) for t in tables_of(declared, config.kick == "held") if t.group != MOMENTS or has_moments
+    )
 
 
 def scales(config: TrainConfig) -> Scales:

@@ -145,8 +145,10 @@ def test_table_shows_what_the_file_holds(
     assert line.split()[:6] == ["60", "E,W", *ends, index, "certified"]
     assert any(f"with {index} negative eigenvalues (certified)" in finding for finding in findings)
     assert cli.run([*argv, "--tables"]) == 0
-    assert capsys.readouterr().out.splitlines()[1].split()[:8] == [
-        "60", "E,W", *ends, "0", index, gauge_free, "certified"
+    lowest = row["eigenvalues"][0, 0, 0]
+    depths = [f"{lowest / unit:.3g}" for unit in (row["operator_norm"][0], TINY.weight_decay)]
+    assert capsys.readouterr().out.splitlines()[1].split()[:10] == [
+        "60", "E,W", ends[0], *depths, ends[1], "0", index, gauge_free, "certified"
     ]  # fmt: skip
 
 

@@ -57,6 +57,7 @@ BASE = {
     "import": ["net1.pt", "--out", "i.h5"],
     "hessian": ["run.h5", "--steps", "0", "--blocks", "E", "W", "E,W"],
     "critical": ["run.h5", "--step", "60", "--search-hvps", "3", "--blocks", "E", "W", "E,W"],
+    "settle": ["run.h5", "--step", "60", "--descent-steps", "3", "--blocks", "E", "W", "E,W"],
     "slice": ["run.h5", "--step", "60", "--points", "3", "--plane-points", "3"],
     "geometry": ["run.h5"],
     "sweep": ["bad.json"],
@@ -70,7 +71,7 @@ BASE = {
 }
 # Asking for more of these is work, not a mistake.
 LONG = re.compile(
-    r"--(p|steps|hidden|embed-dim|extra-steps|seeds|max-hvps|search-hvps|probes|probe-steps|points)=[0-9]{2,}$"
+    r"--(p|steps|hidden|embed-dim|extra-steps|seeds|max-hvps|search-hvps|descent-steps|probes|probe-steps|points)=[0-9]{2,}$"
 )
 
 

@@ -67,7 +67,7 @@ FILES = [
     ("hessian run.h5 --out run.h5/sub/x.h5", 1, "cannot write in run.h5/sub", "another place"),
     ("hessian run.h5 --out run.h5", 1, "is the run file itself", "another --out"),
     (
-        "hessian run.h5 --k 10 --certify --density --rtol 1e-3",
+        "hessian run.h5 --k 10 --certify --curve --density --rtol 1e-3",
         1,
         "it was made with rtol by default, not 0.001",
         "--overwrite",
@@ -95,6 +95,9 @@ VALUES = [
     ("slice run.h5 --step 60 --plane-points 9999999", 2, "plane_points is 9999999", "takes"),
     ("critical run.h5 --step 60 --search-hvps -1", 2, "search_hvps is -1", "takes"),
     ("critical run.h5 --step 60 --search-tol nan", 2, "search_tol is nan", "takes"),
+    ("settle run.h5 --step 99", 1, "holds no step 99", "56, 60"),
+    ("settle run.h5 --step 60 --share 1", 2, "share is 1.0", "--share takes a fraction between 0 and 1"),
+    ("settle run.h5 --step 60 --descent-steps -1", 2, "descent_steps is -1", "takes an integer from 0"),
     ("train --task div --p 15", 2, "p is 15, not a prime", "the nearest prime is 13"),
     ("train --task div --p 65535", 2, "p is 65535, not a prime", "the nearest prime is 65521"),
     ("train --p 1", 2, "p is 1; arithmetic mod p needs p >= 2", "59 or 97"),

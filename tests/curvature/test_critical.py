@@ -166,6 +166,6 @@ def test_a_search_is_resumed_and_never_overwritten(
     assert document["critical_point"]["start_grad_norm"] == pytest.approx(first["start_grad_norm"], rel=1e-12)
     other = [*command[:3], "200", *command[4:]]
     assert cli.run([*other, "--resume"]) == 1
-    assert "holds no search from step 200" in capsys.readouterr().err
+    assert "does not start from step 200" in capsys.readouterr().err
     assert cli.run([*command, "--search-tol", "2", "--overwrite"]) == 2
     assert "tol is 2.0" in capsys.readouterr().err

@@ -19,6 +19,8 @@ from landscape import (
     eigsh,
     excess_index,
     find_critical_point,
+    pca_plane,
+    random_plane,
     saddle_index,
     slice_lines,
     slice_plane,
@@ -46,6 +48,40 @@ M = MatrixOperator(torch.diag(torch.arange(-3.0, 9.0).double()))
             r"a plane of 3 directions",
             r"give two, \(n, 2\)",
         ),
+        "a plane without a direction": (
+            lambda: slice_plane(operator().objective, point(), ["0.bias"], torch.zeros(5, 2).double(), np.zeros(1)),
+            "directions of lengths 0 and 0 span no plane",
+            "give two that are finite and not 0",
+        ),
+        "steps along the second direction": (
+            lambda: slice_plane(
+                operator().objective, point(), ["0.bias"], torch.eye(5)[:, :2].double(), np.zeros(1), np.array([INF])
+            ),
+            "t_second is not a list of finite numbers",
+            "such as np.linspace",
+        ),
+        "normalisation of a plane": (
+            lambda: random_plane(point(), normalisation="filters"),  # type: ignore[arg-type]
+            "normalisation",
+            "filter",
+        ),
+        "a random plane of biases": (
+            lambda: random_plane({"0.bias": point()["0.bias"]}),
+            "the random directions over 0.bias are 0",
+            "of two axes or more that are not 0, or set --biases",
+        ),
+        "a path of two": (lambda: pca_plane([point(), point()]), "2 checkpoints span no plane", "at least three"),
+        "a path that stays": (lambda: pca_plane([point()] * 3), "the 3 checkpoints lie on a line", "span a plane"),
+        "a path of two networks": (
+            lambda: pca_plane([point(), {"w": torch.ones(2)}, point()]),
+            "checkpoint 1 has other parameters than the last one",
+            "of one network",
+        ),
+        "a path of a module": (
+            lambda: pca_plane([torch.nn.Linear(2, 2)] * 3),  # type: ignore[list-item]
+            "params are a Linear",
+            "by name",
+        ),
         "block of a slice": (
             lambda: slice_lines(operator().objective, point(), ["0.bais"], torch.ones(5, 1).double(), np.zeros(1)),
             "no parameter '0.bais'",
@@ -62,7 +98,7 @@ M = MatrixOperator(torch.diag(torch.arange(-3.0, 9.0).double()))
             r"directions\.to\(torch\.float64\)",
         ),
         "directions of another length": (
-            lambda: slice_plane(
+            lambda: slice_lines(
                 operator().objective, point(), ["0.bias"], 2 * torch.eye(5)[:, :2].double(), np.zeros(1)
             ),
             "directions of lengths 2 to 2: unit vectors are needed",
@@ -251,7 +287,7 @@ def test_vectors_of_solvers(make: Callable[[], Any], words: str, hint: str) -> N
             r"eigenvalues of a 5 x 4 operator: take a diagonal block",
             r"name the same parameters for rows and columns: op\.block\(names\)",
         ),
-        "few probes": (lambda: trace(M, 5), "5 probes: XTrace", "give more probes, such as 30"),
+        "few probes": (lambda: trace(M, 5), "5 probes: an estimate", "give more probes, such as 30"),
         "one probe": (
             lambda: spectral_density(M, method="lanczos", probes=1),
             "1 probe",

@@ -62,6 +62,25 @@ def test_intervals_cover_and_the_mean_is_unbiased(name: str) -> None:
     assert all(t.low <= t.value <= t.high for t in traces)
 
 
+@drawn
+@pytest.mark.parametrize(
+    "name", ["flat", "normal", "skewed", "decay", "1 / i", "low rank", "low rank and noise", "zero"]
+)
+def test_hutch_plus_plus_covers_and_is_unbiased(name: str) -> None:
+    """Its standard error is that of independent estimates: neither too small nor, on average, too large."""
+    values = spectra(400)[name]
+    traces = [trace(Diagonal(values), seed=seed, method="hutch++") for seed in range(SEEDS)]
+    true, rounding = values.sum(), 1e-13 * np.abs(values).sum()
+    covers = sum(t.low <= true <= t.high for t in traces) / SEEDS
+    assert covers >= 0.95 - 3 * (0.95 * 0.05 / SEEDS) ** 0.5
+    away = np.array([t.value - true for t in traces])
+    size = (away**2).mean() ** 0.5
+    assert abs(away.mean()) <= 4 * size / SEEDS**0.5 + rounding
+    stated = np.mean([t.standard_error**2 for t in traces]) ** 0.5
+    assert 0.7 * size - rounding <= stated <= 1.4 * size + rounding
+    assert {t.num_products for t in traces} == {30}
+
+
 @pytest.mark.parametrize("rate", [0.5, 0.7])
 def test_decays_are_followed_beyond_what_a_sketch_of_a_third_leaves(rate: float) -> None:
     """Hutch++ has, of as many products, at best the error of ten random vectors beyond the ten largest eigenvalues."""
@@ -73,7 +92,8 @@ def test_decays_are_followed_beyond_what_a_sketch_of_a_third_leaves(rate: float)
 
 def test_identity_and_low_rank_are_exact_at_any_size() -> None:
     """Random vectors have one length, and a sketch holds a matrix of low rank whole; more probes, less error."""
-    assert trace(Diagonal(np.full(3000, 2.0))).value == pytest.approx(6000, rel=1e-14)
+    for method in ("xtrace", "hutch++"):
+        assert trace(Diagonal(np.full(3000, 2.0)), method=method).value == pytest.approx(6000, rel=1e-14)
     values = spectra(3000)["low rank"]
     estimate = trace(Diagonal(values))
     assert estimate.value == pytest.approx(values.sum(), abs=1e-12)
@@ -91,7 +111,7 @@ def test_small_operators_are_assembled() -> None:
         estimate = trace(Hidden(A), probes)
         assert estimate.value == pytest.approx(values[:n].sum(), abs=1e-12)
         assert (estimate.standard_error, estimate.num_products) == (0.0, n)
-    assert trace(Diagonal(values)).standard_error > 0
+    assert trace(Diagonal(values)).standard_error > 0 == trace(Diagonal(values), method="exact").standard_error
     exact = trace(MatrixOperator(matrix(values[:43])))
     assert exact.low == exact.value == exact.high
 
@@ -127,8 +147,10 @@ def test_float32_holds_the_trace() -> None:
 def test_words_of_errors() -> None:
     """Too few probes and rectangular operators are refused with the number given."""
     square, oblong = (MatrixOperator(torch.zeros(n, 50, dtype=torch.float64)) for n in (50, 40))
-    with pytest.raises(ValueError, match="5 probes: XTrace takes at least 6"):
+    with pytest.raises(ValueError, match="5 probes: an estimate takes at least 6"):
         trace(square, probes=5)
+    with pytest.raises(ValueError, match="method is 'hutch'"):
+        trace(square, method="hutch")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"probes is 7\.5"):
         trace(square, probes=7.5)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="eigenvalues of a 40 x 50 operator: take a diagonal block"):

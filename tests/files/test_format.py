@@ -27,7 +27,7 @@ def lines(title: str) -> list[list[str]]:
 
 
 def test_every_table_has_its_place() -> None:
-    """A page that lacks one, or the text of a version that is no longer written, is an error."""
+    """A page without a place for a table is an error; the page names the current version."""
     page = (DOCS / "fields.md").read_text()
     with pytest.raises(ValueError, match="has places for"):
         SCRIPT["generate"](page.replace("<!-- made: tokens -->", ""))

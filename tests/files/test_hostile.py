@@ -148,7 +148,7 @@ CASES: dict[str, tuple[Build, str]] = {
     ),
     "empty config": (attribute(h5py.Empty(h5py.string_dtype())), "the attribute config is not one string"),
     "config of a megabyte": (attribute("x" * (1 << 20) + "x"), "the attribute config has 1,048,577 letters"),
-    "config that is no JSON": (lambda file, folder: configure(file, "{"), "its config cannot be read: Expecting"),
+    "config that is not JSON": (lambda file, folder: configure(file, "{"), "its config cannot be read: Expecting"),
     "config that is a list": (lambda file, folder: configure(file, "[1]"), "its config is no JSON object"),
     "config without end": (lambda file, folder: configure(file, "[" * 100_000), "its config cannot be read: "),
     "unknown key": (lambda file, folder: configure(file, colour=1), "its config cannot be: unknown config key"),

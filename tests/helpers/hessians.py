@@ -20,7 +20,7 @@ class HessianReader:
             self.path, self.attrs, self.config = file.path, file.attrs, file.config
             self.steps, self.blocks, self.pairs = file.steps, file.blocks, file.pairs
             self.groups, self.datasets = file.groups, {name: data.load() for name, data in file.datasets.items()}
-            self.iterations = int(file.to_xarray("resume")["iterations"]) if "resume" in file.groups else -1
+            self.iterations = int(file.to_xarray("resume").get("iterations", -1)) if "resume" in file.groups else -1
         self.parts = self.datasets["/"]["part"].values.tolist()
         self._rows = {name: rows(self, name) for name, data in self.datasets.items() if "step" in data.dims}  # type: ignore[arg-type]
 

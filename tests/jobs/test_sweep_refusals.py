@@ -65,6 +65,7 @@ from landscape.training.loop import train
             "checkpoint_at",
         ),
         ({"hessian": [{"steps": "0", "refine_from": 10}]}, "hessian '': steps is 0, refine_from 10", "one of them"),
+        ({"hessian": [{"settle": True, "refine_from": 10}]}, "settle is true, refine_from 10", "one of them"),
         (
             {"train": {"model": "onehot"}, "hessian": [{"blocks": ["E"]}]},
             "the onehot model has no block 'E'",

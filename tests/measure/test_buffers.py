@@ -33,7 +33,7 @@ from landscape import ModuleProblem
 
 
 class Net(nn.Module):
-    '''Running statistics, a count of calls that scales the outputs, and a constant that is no part of the state.'''
+    '''Running statistics, a count of calls that scales the outputs, and a constant outside the state.'''
 
     def __init__(self, scale=2.0):
         super().__init__()

@@ -1,8 +1,11 @@
-"""What `landscape hessian` measures by default, what its options add, and what it says of the time."""
+"""What `landscape hessian` measures by default, what its options add, and what it says of time and memory."""
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -122,13 +125,44 @@ def test_blocks_that_a_problem_declares() -> None:
     assert ModuleProblem(model, *data, loss, blocks={"w": "weight"}).default_blocks == ("w",)
 
 
-def test_the_time_is_said_before(tiny_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_time_and_memory_are_said_before(tiny_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """On one line, and not where nothing is left to do."""
     command = f"hessian {tiny_run} --steps 0,20 --out {tmp_path / 'h.h5'}".split()
     assert cli.run(command) == 0
-    assert re.search(r"^note: about \d+ s for 2 steps of E, W, E,W, W,V$", capsys.readouterr().err, re.MULTILINE)
+    said = r"^note: about \d+ s and at most \d\.\d GB for 2 steps of E, W, E,W, W,V$"
+    assert re.search(said, capsys.readouterr().err, re.MULTILINE)
     assert cli.run(command) == 0
     assert "about" not in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_the_memory_is_kept_to(tmp_path: Path) -> None:
+    """Of a block whose vectors take more than all else, and not by saying far too much."""
+    (tmp_path / "own.py").write_text(
+        "import torch, landscape\n"
+        "torch.manual_seed(0)\n"
+        "model = torch.nn.Sequential(torch.nn.Linear(500, 1000), torch.nn.Tanh(), torch.nn.Linear(1000, 500))\n"
+        "inputs, targets = torch.randn(50, 500), torch.arange(50)\n"
+        "def problem():\n"
+        "    return landscape.ModuleProblem(model, inputs, targets, torch.nn.functional.cross_entropy)\n"
+        "if __name__ == '__main__':\n"
+        "    with landscape.Recorder('run.h5', model) as recorder:\n"
+        "        recorder.checkpoint(0)\n"
+    )
+    subprocess.run([sys.executable, "own.py"], cwd=tmp_path, check=True)
+    command = "hessian run.h5 --problem own.py:problem --blocks all --k 1 --only sharpness --dtype float32"
+    with subprocess.Popen(
+        [sys.executable, "-m", "landscape", *command.split()], cwd=tmp_path, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stderr
+        errors = process.stderr.read()
+        _, status, used = os.wait4(process.pid, 0)
+        process.returncode = status
+    assert status == 0, errors
+    said = re.search(r"at most ([\d.]+) GB", errors)
+    assert said, errors
+    assert float(said[1]) / 3 < used.ru_maxrss / 1e6 < float(said[1]) + 0.05
 
 
 def test_the_bar_moves_within_a_block(tiny_run: Path) -> None:

@@ -55,12 +55,12 @@ tokens, targets = drawn[:, :-1], drawn[:, 1:].where(drawn[:, 1:] > 0, -100)
 
 def batches():
     """Four of different sizes, each cut to its longest sequence."""
-    found = []
+    cut = []
     for at in (slice(0, 4), slice(4, 6), slice(6, 7), slice(7, 9)):
         length = int((tokens[at] > 0).sum(1).max())
         x, y = tokens[at, :length], targets[at, :length]
-        found.append(({"tokens": x, "padding": x == 0}, y))
-    return found
+        cut.append(({"tokens": x, "padding": x == 0}, y))
+    return cut
 
 
 def problem():

@@ -195,6 +195,25 @@ def test_a_search_that_spent_its_products_ends_at_the_same_point(critical: Any, 
     assert same_point(tmp_path / "c.h5", point)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("how", "code"), [(signal.SIGKILL, -9), (signal.SIGINT, 130)])
+def test_a_descent_that_is_killed_is_resumed_bit_for_bit(how: signal.Signals, code: int, tmp_path: Path) -> None:
+    """Also in several budgets of steps; once finished, the same command changes nothing."""
+    run, out, fresh = tmp_path / "run.h5", tmp_path / "s.h5", tmp_path / "fresh.h5"
+    train(dataclasses.replace(TINIEST, steps=60, weight_decay=1e-3, activation="tanh"), run, quiet=True)
+    argv = ["settle", str(run), "--step", "60", "--quiet", "--device", "cpu", "--blocks", "E", "--share", "1e-9"]
+    whole, command = [*argv, "--descent-steps", "600"], [*argv, "--descent-steps", "600", "--out", str(out)]
+    assert cli.run([*whole, "--out", str(fresh)]) == 0
+    assert stopped(command, out, how) == code
+    assert HessianReader(out).attrs["status"] == "running"
+    assert cli.run([*argv, "--descent-steps", "300", "--out", str(out)]) == 0
+    assert cli.run(command) == 0
+    assert everything(out) == everything(fresh)
+    before = out.stat().st_mtime_ns
+    assert cli.run(command) == 0
+    assert out.stat().st_mtime_ns == before
+
+
 # --- refused ----------------------------------------------------------------------------------------------------
 
 
@@ -249,7 +268,7 @@ def change_checkpoint(path: Path, row: int) -> None:
         group["crc32"][row] = 2**32 + crc
 
 
-@pytest.mark.parametrize("command", ["hessian", "critical"])
+@pytest.mark.parametrize("command", ["hessian", "critical", "settle"])
 @pytest.mark.parametrize("content", [b"", b"notes", "other HDF5"])
 def test_nobody_elses_file_is_overwritten(
     command: str, content: bytes | str, tiny_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -262,7 +281,7 @@ def test_nobody_elses_file_is_overwritten(
         with h5py.File(out, "w") as file:
             file["mine"] = [1, 2, 3]
     before = out.read_bytes()
-    step = ["--step", "60"] if command == "critical" else []
+    step = [] if command == "hessian" else ["--step", "60"]
     assert cli.run([command, str(tiny_run), *step, "--out", str(out), "--overwrite", "--quiet"]) == 1
     error, hint = capsys.readouterr().err.strip().splitlines()[-2:]
     assert error == f"error: {out} is not a Hessian file, and nothing else is overwritten"

@@ -25,7 +25,8 @@ def hessian(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An analysis with every count known somewhere and not known elsewhere, but for matrix-free inertias."""
     path = tmp_path_factory.mktemp("unknown") / "tiny.hessian.h5"
     blocks = ("E", "W", "V", "E,W")
-    analyse(tiny_run, HessianConfig(blocks=blocks, certify=True, k=2, steps="0,20,60", device="cpu"), path, quiet=True)
+    config = HessianConfig(blocks=blocks, certify=True, curve=True, k=2, steps="0,20,60", device="cpu")
+    analyse(tiny_run, config, path, quiet=True)
     return path
 
 
@@ -38,7 +39,7 @@ def test_every_count_that_may_be_unknown_is_marked() -> None:
     """What the format says is -1 somewhere is what the attribute marks."""
     names = [f.name for f in ROOT.fields if "; missing (-1): " in f.long_name + f.formula]
     assert names == MARKED
-    assert len(MARKED) == 12
+    assert len(MARKED) == 14
 
 
 @pytest.mark.parametrize("name", MARKED)

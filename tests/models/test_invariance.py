@@ -1,4 +1,4 @@
-"""Null vectors of a Transformer's blocks (F17) and the scales that LayerNorm takes no notice of (F18)."""
+"""Null vectors of a Transformer's blocks (F20) and the scales that LayerNorm takes no notice of (F21)."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ EVERY = sorted(TABLE | MORE, key=lambda name: name not in FIRST)
 @pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.parametrize("name", EVERY[: draws(len(FIRST), len(EVERY))])
-def test_f17_nothing_else_is_null_wherever_a_block_moves(name: str) -> None:
+def test_f20_nothing_else_is_null_wherever_a_block_moves(name: str) -> None:
     """What Hessians of a block at several points annihilate, all else held, has the dimension of its null vectors."""
     problem, params = point(name, 0)
     for block in problem.blocks:
@@ -131,7 +131,7 @@ def test_f17_nothing_else_is_null_wherever_a_block_moves(name: str) -> None:
         assert nullity == dimension, block
 
 
-def test_f17_at_full_size() -> None:
+def test_f20_at_full_size() -> None:
     """Of the preset of 226,688 parameters, in a moment and without a basis."""
     config = preset("nanda")
     problem = problem_of(config)
@@ -201,7 +201,7 @@ SCALES: dict[str, tuple[str, dict[str, float], tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize("case", SCALES)
-def test_f18_scales_that_layernorm_does_not_see(case: str) -> None:
+def test_f21_scales_that_layernorm_does_not_see(case: str) -> None:
     """Hv = -Dg - 2 epsilon dg/depsilon, exactly: v = D theta is null where the gradient is, which is small here."""
     norm, powers, grown = SCALES[case]
     config = variant({"norm": norm, "layers": 2})
@@ -223,7 +223,7 @@ def test_f18_scales_that_layernorm_does_not_see(case: str) -> None:
     assert float((D * g).norm()) > 0.01
 
 
-def test_f18_a_gradient_makes_the_writers_a_saddle() -> None:
+def test_f21_a_gradient_makes_the_writers_a_saddle() -> None:
     """lambda_min <= (c - sqrt(c^2 + 4 b^2)) / 2 with b = |g| / |theta| and c the curvature along g."""
     config = variant({"norm": "pre"})
     problem, params = problem_of(config), at_random(config, 3)

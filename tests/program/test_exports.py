@@ -194,7 +194,7 @@ def test_wandb(tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     from wandb.proto.wandb_internal_pb2 import Record
 
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    # A name that is no UTF-8, which only Python's own files may have.
+    # A name outside UTF-8, which only Python's own files may have.
     own = Path(shutil.copy(tiny_run, tmp_path / "\udce9.h5"))
     for file in (own, tiny_run):
         (path,) = export(file, tmp_path / "w", "wandb", overwrite=True).rglob("*.wandb")

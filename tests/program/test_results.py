@@ -26,7 +26,7 @@ from landscape.config import AnalysisConfig, SliceConfig
 from landscape.jobs.plan import SweepRun
 from landscape.jobs.run import Failure, SweepResult
 from landscape.measure.slices import slice as slice_checkpoint
-from landscape.results import Curve, Interval, Result, curves
+from landscape.results import Curve, Interval, Result, Surface, curves
 from landscape.training.loop import summarise
 
 mpl.use("Agg")
@@ -57,7 +57,17 @@ def results(tiny_run: Path) -> dict[str, Result]:
         landscape.track(spectrum.vectors, spectrum.vectors),
         landscape.slice_lines(objective, params, ["0.weight"], spectrum.vectors[0, :, :2], np.linspace(-1, 1, 5)),
         landscape.find_critical_point(objective, params, max_hvps=50),
+        landscape.descend(objective, params, max_steps=2),
         slice_checkpoint(tiny_run, 60, SliceConfig(block="E", points=5, plane_points=3), AnalysisConfig(device="cpu")),
+        landscape.index_curve(MatrixOperator(large + large.T), method="lanczos"),
+        landscape.pca_plane([{"w": torch.randn(2, 3)} for _ in range(4)]),
+        slice_checkpoint(tiny_run, 60, SliceConfig(plane="pca", plane_points=3), AnalysisConfig(device="cpu")),
+        landscape.frobenius_norm(hessian),
+        landscape.diagonal(hessian),
+        landscape.block_densities(hessian),
+        landscape.kfac_distance(hessian),
+        landscape.solve(hessian.shift(10.0), torch.ones(hessian.shape[0], 2).double()),
+        landscape.influence(hessian, params, damping=10.0),
     ]
     return {f"{i} {type(result).__name__}": result for i, result in enumerate(objects)}
 
@@ -127,7 +137,7 @@ def test_data_frames(results: dict[str, Result]) -> None:
 def test_plots(results: dict[str, Result]) -> None:
     """The curves have the numbers of the result; axes that are given are drawn on, and returned."""
     for name, result in results.items():
-        assert isinstance(result, Curve | Interval)
+        assert isinstance(result, Curve | Interval | Surface | landscape.BlockDensities)
         ax = result.plot()
         assert ax.get_ylabel(), name
         assert ax.lines or ax.collections
@@ -210,7 +220,8 @@ def test_files_are_tables_and_plots(tiny_run: Path, tiny_hessian: HessianReader,
     """Accuracies over steps, or all metrics of a run without them; the index of every block."""
     with landscape.open(tiny_run) as run, landscape.open(tiny_hessian.path) as hessian:
         assert run.to_dataframe().equals(run.to_dataframes()["metrics_by_metric_step"])
-        assert hessian.to_dataframe().equals(hessian.to_dataframes()["by_step_block"])
+        table = hessian.to_dataframes()["by_step_block"]
+        assert hessian.to_dataframe()[list(table)].equals(table)
         train, test = run.plot().lines
         np.testing.assert_array_equal(test.get_ydata(), run.metrics["test_accuracy"])
         assert train.get_label() == "train_accuracy"

@@ -67,7 +67,8 @@ def two_settings(folder: Path) -> None:
             run = folder / f"lr{lr}-s{seed}.h5"
             train(dataclasses.replace(TINY, lr=lr, seed=seed, steps=20), run, quiet=True)
             blocks = ("E", "W", "E,W")
-            analyse(run, HessianConfig(blocks=blocks, steps="0,20", k=1, probes=2, device="cpu"), quiet=True)
+            config = HessianConfig(blocks=blocks, steps="0,20", k=1, probes=2, curve=True, device="cpu")
+            analyse(run, config, quiet=True)
 
 
 @pytest.fixture(scope="module")
@@ -136,6 +137,55 @@ def test_densities_and_spectra_are_the_files(tiny_run: Path) -> None:
     np.testing.assert_allclose(texts, np.round(distances, 2).ravel(), atol=1e-12)
 
 
+def test_index_curves_are_the_files(tiny_run: Path) -> None:
+    """A panel a step, with the counts of every block by tolerance; the title has those of the pair."""
+    figure = drawn(curvature.index_curves(measured(tiny_run)))
+    with h5py.File(tiny_run.with_name("tiny.hessian.h5")) as file:
+        taus, counts = file["tau"][()], file["index_curve_lower"][()]
+        for step, at_step in zip(range(3), counts, strict=True):
+            for i, block in enumerate(name.decode() for name in file["block"][()]):
+                at, values = curves(figure, step)[block]
+                assert at == sorted(taus)
+                np.testing.assert_array_equal(values, at_step[i][::-1])
+        pair = [name.decode() for name in file["block"][()]].index("E,W")
+    assert f"E,W has {counts[-1, pair, 2]} eigenvalues below −10⁻² ‖H‖ and {counts[-1, pair, 10]} below" in figure.title
+    assert list(figure.data["tau"].unique()) == list(taus)
+
+
+def test_index_curves_are_by_setting(runs: list[Path]) -> None:
+    """At the last step, a panel for each block with negative eigenvalues; the title has the median of all runs."""
+    figure = drawn(curvature.index_curves(frames(open_sources(runs))))
+    assert [axis.get_title() for axis in figure.figure.axes] == ["E,W, last step"]
+    counts = {run: h5py.File(run.with_name(f"{run.stem}.hessian.h5"))["index_curve_lower"][1, 2] for run in runs}
+    lines = curves(figure, 0)
+    for i, lr in enumerate(RATES):
+        seeds = [counts[run] for run in runs[2 * i : 2 * i + 2]]
+        np.testing.assert_array_equal(lines[f"lr {lr}"][1], np.mean(seeds, axis=0)[::-1])
+    most = [count[10] for count in counts.values()]
+    assert f"and {np.median(most):,.0f}" in figure.title
+
+
+def test_a_band_spans_what_is_not_known(tiny_run: Path, tmp_path: Path) -> None:
+    """Of a matrix-free block the 95 % interval of the estimate; the line is the estimate."""
+    out = tmp_path / "h.h5"
+    asked = {"method": "lanczos", "factor_limit": 0, "curve": True, "probes": 2}
+    config = HessianConfig(steps="0,60", blocks=("E,W",), device="cpu", **asked)
+    analyse(tiny_run, config, out, quiet=True)
+    figure = drawn(curvature.index_curves(frames(open_sources([out]))))
+    at, values = figure.figure.axes[1].lines[0].get_data()
+    with h5py.File(out) as file:
+        low, estimate, high = (
+            file[f"index_curve_{name}"][1, 0][::-1] for name in ("estimate_low", "estimate", "estimate_high")
+        )
+        is_open = ~np.isnan(estimate)
+    assert is_open.any()
+    np.testing.assert_array_equal(values[is_open], estimate[is_open])
+    (band,) = figure.figure.axes[1].collections
+    edges = band.get_paths()[0].vertices
+    for x, *ends in zip(np.array(at)[is_open], low[is_open], high[is_open], strict=True):
+        assert {*ends} <= {*edges[edges[:, 0] == x, 1]}
+
+
 def test_the_geometry_is_the_files(run_file: Path) -> None:
     """Numbers lie in the plane where the geometry file has them."""
     path = measure_geometry(run_file, quiet=True)
@@ -155,7 +205,7 @@ def test_without_data_nothing_is_drawn(draw: object, tiny_run: Path) -> None:
     tables = measured(tiny_run)
     assert draw({"runs": tables["runs"]}) is None
     one = {name: table[table["step"] == 60] if "step" in table else table for name, table in tables.items()}
-    shows_a_step = draw in (curvature.spectra, curvature.densities)
+    shows_a_step = draw in (curvature.spectra, curvature.densities, curvature.index_curves)
     assert (draw(one) is not None) == shows_a_step
 
 

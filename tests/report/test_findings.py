@@ -41,7 +41,7 @@ def test_they_hold_the_numbers_of_the_files(tiny_run: Path) -> None:
     with h5py.File(tiny_run.with_name("tiny.hessian.h5")) as file, h5py.File(tiny_run) as run:
         at = file["step"][()].tolist().index(60)
         blocks, pairs = ([name.decode() for name in file[axis][()]] for axis in ("block", "pair"))
-        _, negative, coupled, block, rates, sharpness = findings(open_sources([tiny_run]))
+        _, negative, coupled, block, *curves, rates, sharpness = findings(open_sources([tiny_run]))
         assert negative.startswith("At the last analysed step, 60: E,W has λ_min")
         for pair in ("E,W", "W,V"):
             i, j = blocks.index(pair), pairs.index(pair)
@@ -50,6 +50,10 @@ def test_they_hold_the_numbers_of_the_files(tiny_run: Path) -> None:
             ratio = f"{shown(file['coupling_ratios'][at, j, 0])} for {pair}"
             assert f"{ratio}, with {file['coupling_index'][at, j]} above 1" in coupled
         assert "its control W,V" in negative
+        assert len(curves) == len(blocks)
+        counts = file["index_curve_lower"][at, blocks.index("E,W")]
+        assert f": the saddle index of E,W is {counts[8]} at τ = 1e-8 ‖H‖, and {counts[2]} at 1e-2" in curves[3]
+        assert curves[0].endswith(f"the saddle index of E is {counts[0]} at every τ from 1e-2 to 1e-10 ‖H‖.")
         known = run["metrics/prop41_ratio"][1:]
         asked = f"lr_E/lr_W = {known[0]:.3g} at step 10 and {known[-1]:.3g} at step 60"
         assert f"{asked}; the ratio in use is 1." in rates

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from conftest import TINY
 from helpers.browser import CHROMIUM, Browser, browser
 from helpers.hessians import analyse
 
@@ -66,8 +67,11 @@ def test_its_table_is_the_files(page: Path, tiny_run: Path) -> None:
         for row in cells:
             at = data.sel(step=int(row[0]), block=row[1])
             ends = [f"{float(at['eigenvalues'].sel(end=end, rank=0)):.4g}" for end in ("lowest", "highest")]
-            assert [cell.replace("−", "-").rstrip("*") for cell in row[2:4]] == ends
-            assert row[4].replace(",", "") == f"{int(at['inertia_lower'])}"
+            assert [cell.replace("−", "-").rstrip("*") for cell in (row[2], row[5])] == ends
+            lowest = float(at["eigenvalues"].sel(end="lowest", rank=0))
+            depths = [f"{lowest / float(unit):.3g}" for unit in (at["operator_norm"], TINY.weight_decay)]
+            assert [cell.replace("−", "-") for cell in row[3:5]] == depths
+            assert row[6].replace(",", "") == f"{int(at['inertia_lower'])}"
         assert len(cells) == data.sizes["step"] * data.sizes["block"]
 
 
@@ -155,9 +159,9 @@ def test_tables_sort(shown: Browser) -> None:
     """By number, both ways."""
     shown.evaluate("document.querySelectorAll('details').forEach(e => e.open = true)")
     column = (
-        "[...document.querySelector('table.sortable').tBodies[0].rows].map(row => parseFloat(row.cells[3].textContent))"
+        "[...document.querySelector('table.sortable').tBodies[0].rows].map(row => parseFloat(row.cells[5].textContent))"
     )
-    head = "document.querySelectorAll('table.sortable th')[3].querySelector('button').click()"
+    head = "document.querySelectorAll('table.sortable th')[5].querySelector('button').click()"
     shown.evaluate(head)
     ascending = shown.evaluate(column)
     assert ascending == sorted(ascending)

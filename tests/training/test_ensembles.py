@@ -114,6 +114,8 @@ def rescaled(W: nn.Parameter, slots: int, factors: Callable[[np.ndarray[Any, Any
         {"optimizer": "adam", "model": "tables", "weight_decay": 0.02},
         {"optimizer": "adam", "model": "tables", "penalty": "nuclear", "weight_decay": 0.002},
         {"optimizer": "adamw", "model": "tables", "penalty": "nuclear", "weight_decay": 0.1},
+        {"optimizer": "adam", "weight_decay": 0.02, "weight_decay_V": 0.2},
+        {"optimizer": "adamw", "model": "tables", "penalty": "nuclear", "weight_decay": 0.1, "weight_decay_V": 0.5},
         {
             "optimizer": "sgd",
             "momentum": 0.9,
@@ -141,10 +143,13 @@ def test_two_hundred_steps_equal_torch_optim(changes: dict[str, Any]) -> None:
     kind = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[config.optimizer]
     extra = {"momentum": config.momentum} if config.optimizer == "sgd" else {}
     is_nuclear = config.penalty == "nuclear"
+    apart = {"W": 0.0} if is_nuclear else {}
+    if config.weight_decay_V is not None:
+        apart["V"] = config.weight_decay_V
     theirs = [
         kind(
             [
-                {"params": [p], "lr": rate(c, r, n), **({"weight_decay": 0.0} if is_nuclear and n == "W" else {})}
+                {"params": [p], "lr": rate(c, r, n), **({"weight_decay": apart[n]} if n in apart else {})}
                 for n, p in named.items()
                 if n != c.freeze
             ],

@@ -41,7 +41,7 @@ def test_states_inside_of_others(key: str, tmp_path: Path, capsys: pytest.Captur
     """A trainer's own file: what is skipped is said in one line each, and so is where the state was."""
     model = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
     for step in (1, 2):
-        # The loss, as in torch's tutorial, is a tensor that is no parameter.
+        # As in torch's tutorial, the file holds the loss, too: a tensor, but not a parameter.
         inside = {"loss": torch.ones(()), key: model.state_dict(), "optimizer": {"lr": 1.0}, "epoch": 3}
         torch.save(inside, tmp_path / f"at{step}.pt")
     torch.save({}, tmp_path / "final.pt")

@@ -94,3 +94,6 @@ def test_the_regularised_objective_is_refused(tmp_path: Path) -> None:
     ) as caught:
         models.of_config(NUCLEAR, data, "cpu").decay("regularised")
     assert caught.value.hint == "use --objective data"
+    apart = models.of_config(dataclasses.replace(NUCLEAR, penalty="l2", weight_decay_V=0.1), data, "cpu")
+    with pytest.raises(ConfigError, match="V has a weight decay of its own, 0.1"):
+        apart.decay("regularised")

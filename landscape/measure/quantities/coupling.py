@@ -82,4 +82,4 @@ def leading(row: Row, kind: str) -> str:
 
 COUPLING = Quantity(FIELDS, compute, columns=COLUMNS, place=60)
 STRENGTH_COLUMNS = (Column("coupling", lambda row: number(row["coupling_strength"])),)
-COUPLING_STRENGTH = Quantity(STRENGTH, compute_strength, columns=STRENGTH_COLUMNS, place=70, certified=True)
+COUPLING_STRENGTH = Quantity(STRENGTH, compute_strength, columns=STRENGTH_COLUMNS, place=70, needs="certify")

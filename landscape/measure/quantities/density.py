@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 from landscape.files.schema import Field
 from landscape.measure.quantities.quantity import Checkpoint, Row
 
@@ -35,7 +33,7 @@ def compute(at: Checkpoint, spectra: Mapping[str, Any]) -> tuple[Row, Row]:
 
     spectra: every eigenvalue of the dense blocks, by name. The grid follows the largest block.
     """
-    from landscape.curvature.density import Smoothed, density_grid, density_of, jensen_shannon, jensen_shannon_error
+    from landscape.curvature.density import Smoothed, density_grid, density_of, distances
 
     blocks = at.what.blocks
     norm = max(row["operator_norm"] for row in at.rows.values())
@@ -49,8 +47,5 @@ def compute(at: Checkpoint, spectra: Mapping[str, Any]) -> tuple[Row, Row]:
     row: Row = {"eigenvalue": grid, "width": width}
     for block, density in zip(blocks, smooth, strict=True):
         row |= {block.name: density.mean, f"{block.name}_error": density.standard_error}
-    distance, error = (np.zeros((len(blocks), len(blocks))) for _ in range(2))
-    for i, j in np.ndindex(*distance.shape):
-        distance[i, j] = jensen_shannon(smooth[i].mean, smooth[j].mean)
-        error[i, j] = jensen_shannon_error(smooth[i], smooth[j])
+    distance, error = distances(smooth)
     return row, {"jensen_shannon": distance, "jensen_shannon_error": error}

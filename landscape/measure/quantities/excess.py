@@ -179,7 +179,7 @@ def _excess(row: Row) -> str:
     return f"{lower:.0f}" if lower == upper else f"{lower:.0f}..{upper:.0f}{about}"
 
 
-EXCESS = Quantity(FIELDS, compute, columns=COLUMNS, place=65, certified=True)
+EXCESS = Quantity(FIELDS, compute, columns=COLUMNS, place=65, needs="certify")
 GAUSS_NEWTON = Quantity(
-    GAUSS_NEWTON_FIELDS, compute_gauss_newton, columns=GAUSS_NEWTON_COLUMNS, place=66, certified=True
+    GAUSS_NEWTON_FIELDS, compute_gauss_newton, columns=GAUSS_NEWTON_COLUMNS, place=66, needs="certify"
 )

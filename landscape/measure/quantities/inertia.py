@@ -11,7 +11,7 @@ from landscape.measure.quantities.quantity import Block, Checkpoint, Column, Qua
 
 
 def compute(at: Checkpoint, block: Block) -> Row:
-    """The index of a block; for a dense one also on the complement of its gauge directions."""
+    """The index of a block, also on the complement of its gauge directions."""
     inertia = at.inertia(block)
     estimate = inertia.estimate
     return {
@@ -25,20 +25,8 @@ def compute(at: Checkpoint, block: Block) -> Row:
         "inertia_estimate": estimate.value if estimate else np.nan,
         "inertia_estimate_low": estimate.low if estimate else np.nan,
         "inertia_estimate_high": estimate.high if estimate else np.nan,
-        "saddle_index_gauge_free": _gauge_free(at, block),
+        "saddle_index_gauge_free": at.gauge_free_index(block),
     }
-
-
-def _gauge_free(at: Checkpoint, block: Block) -> int:
-    from landscape.curvature.inertia import certified_outside
-
-    gauge = None
-    if at.config.certify and at.structure and at.what.is_dense(block) and block.positions is None:
-        gauge = at.structure.gauge(block.parameters)
-    if gauge is None:
-        return -1
-    H, norm, tolerance = at.matrix(block), at.eigen(block).operator_norm, at.inertia(block).tolerance
-    return certified_outside(H, gauge, tolerance, norm, at.factored(block)).negative
 
 
 def compute_bounds(at: Checkpoint) -> Row:

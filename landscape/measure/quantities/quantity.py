@@ -27,9 +27,10 @@ Row = dict[str, Any]
 class Column:
     """A column of the tables on the terminal and in the report.
 
-    title: may contain {pair}, the first pair of the file, and {parts}. cell: text from the datasets of one block; for
-    quantities of pairs and points from those of the first analysed pair, with the first pair's joint block under
-    `joint` and the names of blocks of which not every eigenvalue converged under `unconverged`.
+    title: may contain {pair}, the first pair of the file, and {parts}. cell: text from the datasets of one block, with
+    the run's `weight_decay` if that is part of its loss, else NaN; for quantities of pairs and points from those of the
+    first analysed pair, with the first pair's joint block under `joint` and the names of blocks of which not every
+    eigenvalue converged under `unconverged`.
     """
 
     title: str
@@ -42,19 +43,20 @@ class Quantity:
 
     `compute` takes a Checkpoint and returns one value per field. If the first axis of the fields is `block`, it also
     takes the Block and omits that axis; if it is `pair`, it takes a Pair whose joint block is analysed. place: sort
-    key of its columns. certified: only with `certify`; sharp: also where the sharpness alone is asked for.
+    key of its columns. needs: a setting without which it is not measured; sharp: also where the sharpness alone is
+    asked for.
     """
 
     fields: tuple[Field, ...]
     compute: Callable[..., Row]
     columns: tuple[Column, ...] = ()
     place: int = 100
-    certified: bool = False
+    needs: str = ""
     sharp: bool = False
 
     def is_asked_for(self, config: AnalysisConfig) -> bool:
         """Whether an analysis measures it; its datasets are missing otherwise."""
-        return (config.certify or not self.certified) and (config.only is None or self.sharp)
+        return (not self.needs or getattr(config, self.needs)) and (config.only is None or self.sharp)
 
     @property
     def scope(self) -> str:

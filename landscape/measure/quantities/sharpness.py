@@ -2,52 +2,27 @@
 
 from __future__ import annotations
 
-import math
-from typing import TYPE_CHECKING
-
 import numpy as np
 
-from landscape.choices.optimizers import EPSILON
 from landscape.files.schema import Field
 from landscape.measure.quantities.quantity import Checkpoint, Column, Quantity, Row, number
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 def compute(at: Checkpoint) -> Row:
     """lambda_max of the preconditioned Hessian over all parameters, if the rates are known and the search converges."""
     from landscape.curvature.eigsh import eigsh
-    from landscape.curvature.operators import scaled
+    from landscape.curvature.preconditioned import Preconditioned
 
     row: Row = {}
-    for name, adaptive in (("sharpness_gd", False), ("sharpness_adam", True)):
-        rates, row[name] = _rates(at, adaptive), np.nan
-        if rates is not None:
-            step = scaled(at.hessian, rates)
-            eigen = eigsh(step, 1, "highest", "lanczos", rtol=1e-4, seed=at.config.seed)
+    shapes = {name: parameter.shape for name, parameter in at.params.items()}
+    for name, is_adaptive in (("sharpness_gd", False), ("sharpness_adam", True)):
+        row[name] = np.nan
+        D = at.training.preconditioner(shapes, is_adaptive) if at.training else None
+        if D is not None:
+            eigen = eigsh(Preconditioned(at.hessian, D), 1, "highest", "lanczos", rtol=1e-4, seed=at.config.seed)
             if eigen.converged.all():
                 row[name] = eigen.values[0, 0]
     return row
-
-
-def _rates(at: Checkpoint, adaptive: bool) -> Tensor | None:
-    """Learning rate of every parameter, over Adam's preconditioner if `adaptive`; None if one is unknown."""
-    import torch
-
-    training = at.training
-    if training is None or any(map(math.isnan, training.rates.values())):
-        return None
-    moments = training.second_moments
-    if adaptive and moments is None:
-        return None
-    pieces = []
-    for name, parameter in at.params.items():
-        rate = torch.full_like(parameter, training.rates[name])
-        if adaptive and moments is not None:
-            rate = rate / (torch.as_tensor(moments[name]).to(rate).sqrt() + training.epsilons.get(name, EPSILON))
-        pieces.append(rate.reshape(-1))
-    return torch.cat(pieces)
 
 
 FIELDS = (

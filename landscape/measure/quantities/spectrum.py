@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from landscape.files.schema import Field
-from landscape.measure.quantities.quantity import Block, Checkpoint, Column, Quantity, Row, number, pad, star
+from landscape.measure.quantities.quantity import Block, Checkpoint, Column, Quantity, Row, number, pad, quotient, star
 
 
 def compute(at: Checkpoint, block: Block) -> Row:
@@ -58,6 +58,8 @@ FIELDS = (
 )
 COLUMNS = (
     Column("lambda_min", lambda row: _outermost(row, 0)),
+    Column("lmin/|H|", lambda row: number(quotient(row["eigenvalues"][0, 0], row["operator_norm"]), 3)),
+    Column("lmin/wd", lambda row: number(row["eigenvalues"][0, 0] / row["weight_decay"], 3)),
     Column("lambda_max", lambda row: _outermost(row, 1)),
     Column("hidden/|H|", lambda row: _hidden(row)),
 )

@@ -118,10 +118,11 @@ class EmbeddingMLP:
         self.biases = {"b1", "b2"} & self.params.keys()
         self._between: dict[str, Tensor] = {}
 
-    def hessian(self, names: Sequence[str]) -> Tensor:
+    def hessian(self, names: Sequence[str], keep: bool = True) -> Tensor:
         """The Hessian block over the named parameters, in their order. Cost: N times the block's entries / C or h.
 
-        What lies between two parts is computed once; a block has the same bits whatever was asked for before.
+        What lies between two parts is computed once, if it is to be kept; a block has the same bits whatever was asked
+        for before.
         """
         part = {name: p for p, members in _PARTS.items() for name in members}
         wanted = [p for p in _PARTS if p in {part[name] for name in names}]
@@ -135,6 +136,8 @@ class EmbeddingMLP:
             whole = self._between[p + q] if p + q in self._between else self._between[q + p].permute(2, 3, 0, 1)
             piece = whole[:, self._columns(a)][:, :, :, self._columns(b)]
             H[at[a], at[b]].unflatten(0, piece.shape[:2]).unflatten(2, piece.shape[2:]).copy_(piece)
+        if not keep:
+            self._between.clear()
         # Different summation orders leave the last bit asymmetric.
         return symmetrised(H)
 
@@ -159,9 +162,9 @@ class EmbeddingMLP:
         """The samples in chunks that fit in memory with their B, A and phi z^T."""
         step = max(1, _CHUNK_BYTES // (8 * (3 * self.C * self.h + self.h * self.W.shape[1] + self.C**2)))
         for start in range(0, len(self.tokens), step):
-            yield self._samples(slice(start, start + step))
+            yield self.samples(slice(start, start + step))
 
-    def _samples(self, at: slice) -> Samples:
+    def samples(self, at: slice | Tensor) -> Samples:
         x, y, N = self.tokens[at], self.labels[at], len(self.tokens)
         z, pre = self._inputs(x)
         phi, D, second = derivatives(self.activation, pre + self.params.get("b1", 0.0))
@@ -181,7 +184,7 @@ class EmbeddingMLP:
             dpre=D * (r / N @ self.V),
         )
 
-    def _VD_and_B(self, c: Samples) -> tuple[Tensor, Tensor]:
+    def slopes(self, c: Samples) -> tuple[Tensor, Tensor]:
         """V D_n, with rows relative to the likeliest class's, and B_n = A_n V D_n, both (n, C, h)."""
         # Only differences of logits matter: relative to the likeliest class nothing cancels at any loss.
         VD = (self.V - self.V[c.p.argmax(1)][:, None, :]).mul_(c.D[:, None, :])
@@ -193,20 +196,20 @@ class EmbeddingMLP:
         wanted = {name: blocks[name] for name in ("EE", "EW", "WW") if name in blocks}
         if not wanted:
             return
-        samples = self._samples(slice(None))
+        samples = self.samples(slice(None))
         width = max(1, _CHUNK_BYTES // (8 * self.h * len(self.tokens)))
         for start in range(0, self.h, width):
             at = slice(start, start + width)
-            self._add_slice(wanted, samples, self._curvature(samples, at), at)
+            self._add_slice(wanted, samples, self.curvature(samples, at), at)
 
-    def _curvature(self, samples: Samples, at: slice) -> Tensor:
+    def curvature(self, samples: Samples, at: slice) -> Tensor:
         """Rows `at` of M_n as (n, row, h), computed in pieces that stay in cache."""
         N = len(samples.x)
         M = samples.D.new_empty(N, len(self.W[at]), self.h)
         step = N if M.is_cuda else max(1, _CACHE_BYTES // (8 * self.h * (2 * self.C + M.shape[1])))
         for start in range(0, N, step):
             c = samples.part(slice(start, start + step))
-            VD, B = self._VD_and_B(c)
+            VD, B = self.slopes(c)
             piece = torch.bmm(VD[:, :, at].mT, B, out=M[start : start + step])
             piece[:, :, at].diagonal(dim1=1, dim2=2).add_(c.second[:, at])
         return M
@@ -266,7 +269,7 @@ class EmbeddingMLP:
                 H[t] += (WM[of, k * d : (k + 1) * d].flatten(1).T @ c.z[of]).view(H[t].shape)
 
     def _add_EV(self, H: Tensor, c: Samples) -> None:
-        _, B = self._VD_and_B(c)
+        _, B = self.slopes(c)
         for k in range(self.slots):
             W_k = self.W[:, k * self.d : (k + 1) * self.d]
             BW = B @ W_k
@@ -275,7 +278,7 @@ class EmbeddingMLP:
                 H[t, :, :, : self.h] += (c.r[of].T @ c.D[of]) * W_k.T[:, None, :]
 
     def _add_WV(self, H: Tensor, c: Samples) -> None:
-        _, B = self._VD_and_B(c)
+        _, B = self.slopes(c)
         both = torch.einsum("nl,na->nla", c.phi, c.z).flatten(1)
         mixed = (B.flatten(1).T @ both).view(self.C, self.h, c.phi.shape[1], c.z.shape[1])
         H += mixed.permute(1, 3, 0, 2)

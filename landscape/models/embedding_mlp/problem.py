@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,7 +18,9 @@ from landscape.curvature.operators import BlockOperator, Directions, Spanned
 from landscape.curvature.part import current_part
 from landscape.models.embedding_mlp.blocks import BALANCED, BLOCKS, DEFAULT_BLOCKS, PAIRS, PARAMETERS, PARTS
 from landscape.models.embedding_mlp.closed_form import EmbeddingMLP
+from landscape.models.embedding_mlp.complement import Progress
 from landscape.models.embedding_mlp.gauge import GaugeTangent, SoftmaxShift, Together, Unseen, unseen_inputs
+from landscape.models.embedding_mlp.index import Orders, StructuredIndex
 from landscape.models.embedding_mlp.networks import MLP
 from landscape.models.embedding_mlp.products import EmbeddingHessian, Passes
 from landscape.models.problem import Arrays, ParameterSpec, Plain, Structure, joint, shapes_of
@@ -176,6 +179,27 @@ class EmbeddingMLPProblem(TrainedProblem):
         """All but a bias without its matrix, which is far larger."""
         return not any(bias in names and matrix not in names for bias, matrix in (("b1", "W"), ("b2", "V")))
 
+    def factor(self, names: Sequence[str], limit: int) -> tuple[int, int]:
+        """That of E,W, of rows of E with W, or of W,V."""
+        rows = self.pair_rows(names)
+        if rows is None:
+            return 0, 0
+        (d, h), count = (
+            (self.parameters["W"].shape[1] // self.tokens.shape[1], self.parameters["W"].shape[0]),
+            len(rows),
+        )
+        orders = Orders.of(self.tokens, d, h, count * d if count else math.prod(self.parameters["V"].shape))
+        return orders.within(limit), orders.bytes(limit)
+
+    def pair_rows(self, names: Sequence[str]) -> range | None:
+        """The rows of E that a block joins with W, empty if it is W,V; None: it is no such block."""
+        if len(names) != 2 or not ACTIVATIONS[self.train.activation].piecewise_linear:
+            return None
+        parameter, rows = located(names[0], shapes_of(self.parameters))
+        if (parameter, names[1]) == ("E", "W"):
+            return rows
+        return range(0) if tuple(names) == ("W", "V") else None
+
     def plain(self, arrays: Arrays) -> Plain:
         """Input layer, flatten, Linear, activation, Linear, with torch's own gradients."""
         model, named = plain_model(self.train, arrays, self.device)
@@ -222,6 +246,14 @@ class MLPStructure(Structure):
         matrix.diagonal().add_(self.decay)
         return matrix
 
+    def pulls(self) -> Mapping[str, float]:
+        """Of the tables E W_k^T and of b1, which every table of a slot adds to."""
+        if "E" not in self.params:
+            return {}
+        G = self._passes.table_gradient()
+        bias = {"bias": float(G[: len(self.params["b1"])].sum(1).norm())} if "b1" in self.params else {}
+        return {"tables": float(torch.linalg.matrix_norm(G, 2)), **bias}
+
     def starts(self, names: Sequence[str], k: int) -> tuple[Tensor | None, int]:
         """Start vectors for the low end of a block."""
         return low_end(EmbeddingHessian(self._passes, self.decay, names), k)
@@ -254,3 +286,36 @@ class MLPStructure(Structure):
             if names[0] == "E"
         }
         return {"saddle_bound": bound.sigma_max, "saddle_rank_bound": bound.rank_bound, **parts}
+
+    def index(
+        self,
+        names: Sequence[str],
+        tolerances: Sequence[float],
+        limit: int,
+        progress: Progress,
+        share: float = 0.0,
+    ) -> list[tuple[int, int]] | None:
+        """F14, F17 and F18, for rows of E with W and for W,V, if the activation is piecewise linear."""
+        index = self.structured(tuple(names), limit)
+        # Decay moves every eigenvalue alike.
+        shifted = [tau + self.decay for tau in tolerances]
+        return index.brackets(shifted, progress, share) if index else None
+
+    def gauge_free_index(self, names: Sequence[str], tolerance: float, limit: int, progress: Progress) -> int | None:
+        """F17, if an exact factor is within the limit."""
+        index = self.structured(tuple(names), limit, gauge=True) if tuple(names) == ("E", "W") else None
+        if not index or index.orders.exact > limit:
+            return None
+        ((lower, upper),) = index.brackets([tolerance + self.decay], progress)
+        return lower if lower == upper else None
+
+    @functools.cache  # noqa: B019
+    def structured(self, names: tuple[str, ...], limit: int, gauge: bool = False) -> StructuredIndex | None:
+        """What brackets the index of a block."""
+        at, rows = self.problem, self.problem.pair_rows(names)
+        if rows is None:
+            return None
+        chosen = torch.arange(rows.start, rows.stop).to(at.tokens) if rows else None
+        net = EmbeddingMLP(self.params, at.tokens, at.labels, self.activation, vectors=at.vectors)
+        hessian = EmbeddingHessian(self._passes)
+        return StructuredIndex(net, hessian, self._passes.G, chosen, limit, gauge)

@@ -108,7 +108,8 @@ class EmbeddingHessian(BlockOperator):
         self.passes, self._decay, self._over, params = passes, decay, over, passes.params
         self.rows = list(params if rows is None else rows)
         self.cols = self.rows if cols is None else list(cols)
-        self.shape = (sum(params[n].numel() for n in self.rows), sum(params[n].numel() for n in self.cols))
+        self.shapes = {n: p.shape for n, p in params.items()}
+        self.shape = (sum(self.numbers(self.rows)), sum(self.numbers(self.cols)))
         self.dtype, self.device = passes.V.dtype, passes.V.device
 
     def block(self, rows: Sequence[str], cols: Sequence[str] | None = None) -> EmbeddingHessian:

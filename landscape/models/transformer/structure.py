@@ -1,4 +1,4 @@
-"""Dense blocks of a small Transformer's Hessian, from products that share work, and its exact null vectors (F17)."""
+"""Dense blocks of a small Transformer's Hessian, from products that share work, and its exact null vectors (F20)."""
 
 from __future__ import annotations
 
@@ -455,7 +455,7 @@ class TransformerStructure(Structure):
         return matrix
 
     def null_vectors(self, names: Sequence[str]) -> Directions | None:
-        """Those of the data loss alone, which decay moves (F17)."""
+        """Those of the data loss alone, which decay moves (F20)."""
         directions = null_vectors(self.train, self._params, self.tokens, names)
         return directions if directions.dimension and not self.decay else None
 

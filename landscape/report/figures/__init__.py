@@ -14,6 +14,7 @@ FIGURES: tuple[Callable[[Frames], Drawn | None], ...] = (
     training.recorded_metrics,
     curvature.extreme_eigenvalues,
     curvature.saddle_index,
+    curvature.index_curves,
     curvature.coupling_ratios,
     curvature.sharpness,
     curvature.tracking,

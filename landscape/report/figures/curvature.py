@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import seaborn as sns
 from matplotlib.colors import LogNorm
-from matplotlib.ticker import FuncFormatter
+from matplotlib.ticker import FuncFormatter, NullLocator
 
 from landscape.models.embedding_mlp.blocks import BALANCED, CLAIM
 from landscape.report.figures.panels import (
@@ -15,9 +15,11 @@ from landscape.report.figures.panels import (
     Plain,
     label,
     legend,
+    lines,
     long,
     looks,
     over_steps,
+    power_of_ten,
     readable,
     readable_number,
     scaled,
@@ -27,12 +29,15 @@ from landscape.report.numbers import STABLE, claimed, is_negative
 from landscape.report.sources import Frames
 from landscape.report.style import GREY, INK, shades
 from landscape.report.words import count, digits, spread
+from landscape.results import best_known, heat_map
 
 DEPTH = "−λ_min, where negative"
 """Label of the axis of most negative eigenvalues."""
 OPTIMISER = {"sharpness_adam": "Adam", "sharpness_gd": "gradient descent"}
 _STEPS, _POINTS = 4, 300
 """Steps of a spectrum that are drawn, and points of each curve."""
+_PANELS = 3
+"""Steps, or blocks, at which index curves are drawn."""
 _DECADES = 1e-6
 """Share of its peak below which a density is not drawn."""
 
@@ -45,6 +50,7 @@ def extreme_eigenvalues(frames: Frames) -> Drawn | None:
         return None
     highest = long(table[(table["rank"] == 0) & (table["end"] == "highest")], "block", "eigenvalues")
     depth = long(lowest, "block", "depth")
+    decay = columns(frames, "runs", "weight_decay")["weight_decay"].dropna().unique()
     bound = columns(frames, "by_step", "saddle_bound")
     if len(bound) and CLAIM in set(depth["block"]):
         depth = pd.concat([depth, long(bound, "block", "saddle_bound").assign(block=f"bound of {CLAIM}")])
@@ -52,7 +58,7 @@ def extreme_eigenvalues(frames: Frames) -> Drawn | None:
         frames,
         [
             Panel("lambda_max", "λ_max", highest, "log"),
-            Panel("-lambda_min", DEPTH, depth, "log"),
+            Panel("-lambda_min", DEPTH, depth, "log", float(decay[0]) if len(decay) == 1 else None),
         ],
         "block",
     )
@@ -105,6 +111,46 @@ def saddle_index(frames: Frames) -> Drawn | None:
         rows = last[last["block"] == name]
         counts.append(f"{count(rows['inertia_lower'].to_list(), rows['inertia_upper'].to_list())} in {name}")
     return Drawn(f"Negative eigenvalues at the last step: {' and '.join(counts)}", *drawn)
+
+
+def index_curves(frames: Frames) -> Drawn | None:
+    """The saddle index of every block over the tolerance: at a few steps, or of several settings at the last one."""
+    table = columns(frames, "by_step_block_tau", "tau", *(f"index_curve_{name}" for name in ("lower", "upper")))
+    if table.empty:
+        return None
+    known = best_known(table, "index_curve_")
+    labels = ["run", "setting", "seed", "step", "block", "tau"]
+    data = known.melt(labels, ["low", "index", "high"], "column", "value").drop(columns="column")
+    last = data[data["step"] == data.groupby("run")["step"].transform("max")]
+    if data["setting"].nunique() > 1:
+        hue, negative = "setting", last[last["value"] > 0]
+        names = claimed((last if negative.empty else negative)["block"].unique())[:_PANELS]
+        panels = {f"{name}, last step": last[last["block"] == name] for name in names}
+    else:
+        hue, runs = "block", data.groupby("step")["run"].nunique()
+        # Those that most runs have.
+        steps = runs.index[2 * runs >= runs.max()]
+        steps = steps[np.unique(np.linspace(0, len(steps) - 1, _PANELS).round().astype(int))]
+        panels = {f"step {step:,}": data[data["step"] == step] for step in steps}
+    colours, shapes = looks(frames, data[hue].unique())
+    figure, axes = subplots(len(panels))
+    for axis, (title, part) in zip(axes, panels.items(), strict=True):
+        lines(axis, part, hue, colours, shapes, "tau")
+        axis.set_xscale("log")
+        axis.set(title=label(title), xlabel="τ / ‖H‖", ylabel="eigenvalues below −τ")
+        axis.set_xticks([1e-9, 1e-6, 1e-3, 1])
+        axis.xaxis.set_major_formatter(FuncFormatter(lambda x, _: power_of_ten(x)))
+        axis.xaxis.set_minor_locator(NullLocator())
+        scaled(axis, "symlog")
+    for axis in axes:
+        axis.set_ylim(top=max(other.get_ylim()[1] for other in axes))
+    legend(figure, axes)
+    name = claimed(sorted(last["block"].unique(), key=lambda name: "," not in name))[0]
+    ends = known[(known["block"] == name) & known["step"].eq(known.groupby("run")["step"].transform("max"))]
+    most, least = (spread(ends.loc[ends["tau"] == tau, "index"].to_list(), ",.0f") for tau in (1e-10, 1e-2))
+    about = "" if (ends["low"] == ends["high"]).all() else "about "
+    title = f"At the last step {name} has {about}{least} eigenvalues below −10⁻² ‖H‖ and {most} below −10⁻¹⁰ ‖H‖"
+    return Drawn(title, figure, known[[*labels, "index", "low", "high"]])
 
 
 def coupling_ratios(frames: Frames) -> Drawn | None:
@@ -260,23 +306,7 @@ def densities(frames: Frames) -> Drawn | None:
         square = distances.pivot(index="block", columns="other_block", values="jensen_shannon").reindex(
             index=blocks, columns=blocks
         )
-        sns.heatmap(
-            square.rename(index=label, columns=label),
-            vmin=0,
-            vmax=1,
-            cmap="rocket_r",
-            annot=len(blocks) <= 8,
-            fmt=".2f",
-            square=True,
-            xticklabels=True,
-            yticklabels=True,
-            ax=right,
-            cbar_kws={"label": "Jensen–Shannon distance"},
-        )
-        right.set(xlabel="", ylabel="")
-        right.tick_params(labelsize="medium" if len(blocks) <= 8 else "x-small")
-        right.tick_params(axis="x", labelrotation=0 if max(map(len, blocks)) < 4 else 90)
-        right.tick_params(axis="y", labelrotation=0)
+        heat_map(square, right)
         pairs = square.where(np.triu(np.ones(square.shape), 1) > 0).stack()
         first, second = pairs.idxmax()
         title = (
@@ -340,7 +370,7 @@ def columns(frames: Frames, name: str, *names: str) -> pd.DataFrame:
 
 def _first_run(frames: Frames, name: str) -> Frames:
     """The tables of the first run that has this one."""
-    if name not in frames:
+    if name not in frames or frames[name].empty:
         return frames
     run = frames[name]["run"].iloc[0]
     return {other: table[table["run"] == run] for other, table in frames.items()}

@@ -115,16 +115,18 @@ def _regular(panel: Panel, by: str) -> Panel:
     return dataclasses.replace(panel, data=kept if is_common.all() else data.assign(setting=data["run"]))
 
 
-def lines(axis: Axes, data: pd.DataFrame, hue: str, colours: Mapping[str, Any], shapes: Mapping[str, str]) -> None:
-    """Draw `value` over `step`: medians with bands from the smallest to the largest."""
+def lines(
+    axis: Axes, data: pd.DataFrame, hue: str, colours: Mapping[str, Any], shapes: Mapping[str, str], x: str = "step"
+) -> None:
+    """Draw `value` over steps: medians with bands from the smallest to the largest."""
     shown = data.assign(**{hue: data[hue].map(label)})
     names = [name for name in map(label, colours) if name in set(shown[hue])]
-    few = data.groupby(hue)["step"].nunique().max() <= FEW
+    few = data.groupby(hue)[x].nunique().max() <= FEW
     # An estimate of one value a step takes seaborn long, and is this value.
-    is_one = not shown.duplicated([hue, "step"]).any()
+    is_one = not shown.duplicated([hue, x]).any()
     sns.lineplot(
         shown,
-        x="step",
+        x=x,
         y="value",
         hue=hue,
         hue_order=names,
@@ -222,6 +224,12 @@ def readable_number(x: float) -> str:
     factor = x / 10**power
     shown = {1: "", -1: "−"}.get(round(factor, 6), f"{factor:g}×".replace("-", "−"))
     return f"{shown}10{str(power).translate(_RAISED)}"
+
+
+def power_of_ten(x: float) -> str:
+    """A power of ten as 10⁻²; 1 as itself."""
+    power = round(math.log10(x))
+    return f"10{str(power).translate(_RAISED)}" if power else "1"
 
 
 _RAISED = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")

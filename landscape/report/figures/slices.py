@@ -9,8 +9,10 @@ import pandas as pd
 import seaborn as sns
 
 from landscape.report.figures.panels import Drawn, legend, subplots
+from landscape.report.figures.planes import colour_bar
 from landscape.report.style import palette
 from landscape.report.words import digits
+from landscape.results import contours
 
 if TYPE_CHECKING:
     from landscape.measure.slices import Slices
@@ -41,13 +43,10 @@ def slices(measured: Slices) -> Drawn:
     around = 0.1 * np.ptp(measured.loss)
     lines.set_ylim(measured.loss.min() - around, measured.loss.max() + around)
     lines.set(xlabel="t along the unit eigenvector", ylabel=f"objective{unit}")
-    drawn = plane.contourf(measured.plane_t, measured.plane_t, measured.plane, levels=20, cmap="viridis")
-    plane.contour(
-        measured.plane_t, measured.plane_t, measured.plane, levels=[measured.value], colors="white", linewidths=1
-    )
+    drawn = contours(plane, measured.plane_t, measured.plane_t, measured.plane, measured.value)
+    colour_bar(figure, plane, drawn, f"objective{unit}")
     plane.plot(0, 0, "o", color="white", markersize=5, markeredgecolor="black")
     plane.set(xlabel="t along the highest", ylabel="t along the lowest", aspect="equal")
-    figure.colorbar(drawn, ax=plane, label=f"objective{unit}")
     legend(figure, [lines])
     low, high = np.meshgrid(measured.plane_t, measured.plane_t, indexing="ij")
     flat = {"direction": "plane", "lowest": low.ravel(), "highest": high.ravel(), "loss": measured.plane.ravel()}
