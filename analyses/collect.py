@@ -104,6 +104,18 @@ def curvature(run: Run, analysis: str) -> pd.DataFrame:
     return run.labelled(columns.assign(file=f"{run.path.parent.name}/{run.analyses[analysis].name}"))
 
 
+def index_curves(run: Run, analysis: str) -> pd.DataFrame:
+    """One row a step, block and tolerance of an analysis with index curves."""
+    table = run.analysis(analysis).get("by_step_block_tau", pd.DataFrame(columns=["step"]))
+    return run.labelled(table.rename(columns=lambda name: name.removeprefix("index_curve_")).assign(analysis=analysis))
+
+
+def settled(run: Run, analysis: str) -> pd.DataFrame:
+    """How each checkpoint of an analysis settled before it was measured."""
+    table = run.analysis(analysis).get("settled_by_step", pd.DataFrame(columns=["step"]))
+    return run.labelled(table.assign(analysis=analysis, weight_decay=run.config["weight_decay"]))
+
+
 def spectra(run: Run, analysis: str) -> Iterator[pd.DataFrame]:
     """Eigenvalues evenly spaced by rank, both ends among them, of each block all of whose were computed."""
     whole = run.analysis(analysis).get("spectrum_by_step_block_row", pd.DataFrame(columns=["block", "step"]))
@@ -172,6 +184,8 @@ def tables(by_study: Runs) -> dict[str, pd.DataFrame]:
         "points": [point(*one) for one in done if one[0].identity["study"] in ("points", "points-tanh")],
         "runs": [run_row(run) for run in runs],
         "curvature": [curvature(*one) for one in done],
+        "index_curves": [index_curves(*one) for one in done],
+        "settled": [settled(*one) for one in done],
         "spectra": [part for one in film for part in spectra(*one)],
         "densities": [part for one in film for part in densities(*one)],
         "metrics": [metrics(run) for run in followed],

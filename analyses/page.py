@@ -32,7 +32,10 @@ figure is one script in `analyses/`, from the CSV files beside this page.
 """
 PAGE = {
     "The claims": ("table_claims", "figure_effects", "table_checks", "table_again"),
-    "Where the negative curvature is": ("figure_training", "figure_depths", "table_constants", "figure_densities"),
+    "Where the negative curvature is": (
+        *("figure_training", "figure_depths", "figure_index_curves"),
+        *("table_constants", "table_settled", "figure_densities"),
+    ),
     "Without the coupling": ("table_arms", "figure_grokked", "figure_ranks", "table_l2"),
     "Learning rates": ("figure_rates", "figure_tops", "table_comparisons", "table_auto", "table_auto_settings"),
     "Sizes and tasks": ("figure_sizes", "table_sizes", "table_tasks"),

@@ -1,0 +1,46 @@
+"""A saddle index depends on its tolerance: index curves on the plateau, before and after settling
+
+Eigenvalues of E,W and W,V below −τ, against τ in units of ‖H‖: medians over seeds, shaded from the least lower bound to
+the greatest upper one. Settled: after a hundred steps of full-batch descent on the regularised loss, which remove the
+noise of Adam. Exploratory.
+"""
+
+from pathlib import Path
+
+import pandas as pd
+from matplotlib import pyplot as plt
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from tables import COLOURS, main, scales
+
+STATES = {"plateau": ("--", "Adam's checkpoint"), "settled": ("-", "settled")}
+
+
+def figure(root: Path) -> Figure:
+    known = scales(root, table="index_curves")
+    figure, axes = plt.subplots(1, len(known), figsize=(4 * len(known) + 1.6, 3.2), layout="constrained", squeeze=False)
+    for axis, scale in zip(axes[0], known, strict=True):
+        table = scale.tables["index_curves"]
+        for (block, analysis), rows in table.groupby(["block", "analysis"]):
+            draw(axis, rows, COLOURS[block], STATES[analysis][0])
+        seeds = table["seed"].nunique()
+        axis.set(xscale="log", title=f"{scale.name}, {seeds} seeds", xlabel="τ / ‖H‖", ylim=(0, None))
+        axis.invert_xaxis()
+    axes[0, 0].set_ylabel("eigenvalues below −τ")
+    blocks = dict.fromkeys(block for scale in known for block in scale.tables["index_curves"]["block"])
+    lines = [Line2D([], [], color=COLOURS[block], label=block) for block in blocks]
+    lines += [Line2D([], [], color="0.3", ls=dashes, label=words) for dashes, words in STATES.values()]
+    figure.legend(handles=lines, frameon=False, loc="outside right center")
+    return figure
+
+
+def draw(axis: plt.Axes, rows: pd.DataFrame, colour: str, dashes: str) -> None:
+    """The curve of a block over seeds."""
+    middle = rows["estimate"].fillna((rows["lower"] + rows["upper"]) / 2)
+    by = rows.assign(middle=middle).groupby("tau")
+    axis.plot(by["middle"].median(), color=colour, ls=dashes)
+    axis.fill_between(by["lower"].min().index, by["lower"].min(), by["upper"].max(), color=colour, alpha=0.15, lw=0)
+
+
+if __name__ == "__main__":
+    main(figure)
