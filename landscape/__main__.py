@@ -20,7 +20,7 @@ def main() -> None:
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    """Raise KeyboardInterrupt, or end at once inside an import: a library's C code aborts there, or raises an error of its own."""
+    """Raise KeyboardInterrupt, but end at once inside an import, where a library's C code aborts or fails otherwise."""
     while frame is not None:
         if frame.f_code.co_filename.startswith("<frozen importlib"):
             signal.signal(number, signal.SIG_DFL)
