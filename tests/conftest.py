@@ -219,13 +219,12 @@ def assert_refused(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Monke
 
 @pytest.fixture
 def beside_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """In an empty folder, with no module of an earlier test."""
+    """In an empty folder, whose modules no later test finds."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    before = set(sys.modules)
     yield
-    for name in set(sys.modules) - before:
-        if getattr(sys.modules[name], "__file__", None) and str(tmp_path) in str(sys.modules[name].__file__):
+    for name, module in list(sys.modules.items()):
+        if str(tmp_path) in str(getattr(module, "__file__", None)):
             del sys.modules[name]
 
 
