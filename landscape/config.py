@@ -320,9 +320,9 @@ class HessianConfig(AnalysisConfig):
     num_steps: int = field(12, "Largest number of steps that auto chooses.", at_least=1)
     settle: bool = field(
         False,
-        "Measure each checkpoint where `landscape settle` brings it with its defaults: without the optimiser's noise. "
-        "What is descended is the data loss with the weight decay of the run, whatever --objective measures; without "
-        "it where that is not part of a smooth loss (AdamW, nuclear norms) or --problem has none.",
+        "Measure each checkpoint where `landscape settle` brings it with its defaults, with less of the optimiser's "
+        "noise. What is descended is the data loss with the weight decay of the run, whatever --objective measures; "
+        "without it where that is not part of a smooth loss (AdamW, nuclear norms) or --problem has none.",
     )
 
     def __post_init__(self) -> None:

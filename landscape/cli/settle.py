@@ -41,8 +41,8 @@ class SettleOptions(Printed):
     )
     descent_steps: int = field(
         100,
-        "Largest number of steps of the descent. The optimiser's noise is gone after some twenty; thousands train the "
-        "network further.",
+        "Largest number of steps of the descent. Stiff directions are at rest after some twenty; softer ones keep some "
+        "of the optimiser's noise after a hundred. Thousands train the network further.",
         at_least=0,
         at_most=MOST,
     )
@@ -63,7 +63,7 @@ def settle(
     config: Analysis = Analysis(),
     options: SettleOptions = SettleOptions(),
 ) -> int:
-    """Take the optimiser's noise from a checkpoint by plain descent, and measure the Hessian there.
+    """Lessen the optimiser's noise at a checkpoint by plain descent, and measure the Hessian there.
 
     Full-batch gradient descent on the data loss with the weight decay of the run, whatever --objective measures. Decay
     that is not part of a smooth loss (AdamW, nuclear norms) is left out; --problem may have none.

@@ -47,8 +47,8 @@ def settle(
 ) -> File:
     """Descend from a checkpoint until the gradient is small, and measure the Hessian there.
 
-    Full-batch gradient descent on the data loss with the weight decay of the run takes the noise of its optimiser from
-    a checkpoint. Decay that is not part of a smooth loss, as that of AdamW and nuclear norms, is left out.
+    Full-batch gradient descent on the data loss with the weight decay of the run lessens the noise of its optimiser.
+    Decay that is not part of a smooth loss, as that of AdamW and nuclear norms, is left out.
 
     The file is a Hessian file of one step; its group `settled` has the settled parameters and what changed on the way,
     and `resume` the state of the descent, from which `resume` continues it bit for bit, also after Ctrl-C or a kill.
