@@ -150,9 +150,10 @@ class Blocks(Bar):
         self._running[block] += -1 if done else 1
         if done:
             self._finished += 1
-            self._done += self._share[block]
             # Sums of shares differ from their product with the number of steps by rounding.
-            self.n = self.total if self._finished == self._count else min(max(self.n, self._done), self.total)
+            done = self.total if self._finished == self._count else self._done + self._share[block]
+            self._done = min(done, self.total)
+            self.n = max(self.n, self._done)
         self.set_postfix(**where, block=block, done=f"{self._finished}/{self._count}")
 
     def close(self) -> None:

@@ -10,12 +10,14 @@ import sys
 import termios
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from helpers.hessians import analyse
 
 from landscape import progress
 from landscape.config import HessianConfig
+from landscape.measure import forecast
 from landscape.measure.forecast import Blocks
 from landscape.progress import Bar
 from landscape.workers import Workers, tell
@@ -113,3 +115,18 @@ def test_the_bar_moves_by_block_with_processes_too(
     )
     assert sorted(positions[1, "0,20,60"]) == sorted(positions[0, "0,20,60"])
     assert {step for *_, step in positions[1, "0,20,60"]} == {0, 20, 60}
+
+
+def test_the_clock_does_not_run_past_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Six times 0.3 s is more than 1.8 s in float64; tqdm warns of a bar beyond its end."""
+    seen: list[float] = []
+    monkeypatch.setattr(forecast, "_EVERY", 0.001)
+    monkeypatch.setattr(Blocks, "refresh", lambda self, *_, **__: seen.append(self.n))
+    stages = SimpleNamespace(stages=("E",))
+    with Blocks(stages, 6, seconds={"E": 0.3}) as bar:  # type: ignore[arg-type]
+        for done in [0, 1] * 6:
+            bar.show("E", done)
+        seen.clear()
+        while len(seen) < 3:
+            time.sleep(0.001)
+    assert set(seen) == {bar.total}
