@@ -144,7 +144,7 @@ def test_truncation(kind: str, files: dict[str, Path], tmp_path: Path) -> None:
     for i in range(200):
         path.write_bytes(whole[: len(whole) * i // 200])
         counts[reader.verdict(path).partition(":")[0]] += 1
-    assert reader.close() < 1 << 29
+    assert reader.close() < 1 << 27
     assert counts == {"named": 200}
 
 
@@ -154,6 +154,6 @@ def test_random_spoils(kind: str, files: dict[str, Path], tmp_path: Path) -> Non
     """Links, types, shapes, storage, attributes and configs changed at random: refused or served right."""
     campaign = Campaign(files[kind], tmp_path / "victim.h5")
     campaign.run(80, 0)
-    assert campaign.reader.close() < 1 << 29
+    assert campaign.reader.close() < 1 << 27
     assert not campaign.bad
     assert campaign.counts["named"] > 40
