@@ -40,9 +40,8 @@ class SettleOptions(Printed):
         1e-2, "Share of the gradient norm at the checkpoint below which a point is settled.", above=0, below=1
     )
     descent_steps: int = field(
-        100,
-        "Largest number of steps of the descent. Stiff directions are at rest after some twenty; softer ones keep some "
-        "of the optimiser's noise after a hundred. Thousands train the network further.",
+        50,
+        "Largest number of steps of the descent. Thousands train the network further.",
         at_least=0,
         at_most=MOST,
     )
@@ -63,10 +62,10 @@ def settle(
     config: Analysis = Analysis(),
     options: SettleOptions = SettleOptions(),
 ) -> int:
-    """Lessen the optimiser's noise at a checkpoint by plain descent, and measure the Hessian there.
+    """Lessen the optimiser's noise at a checkpoint by a descent, and measure the Hessian there.
 
-    Full-batch gradient descent on the data loss with the weight decay of the run, whatever --objective measures. Decay
-    that is not part of a smooth loss (AdamW, nuclear norms) is left out; --problem may have none.
+    Full-batch Adam, whose rate only decreases, on the data loss with the weight decay of the run, whatever --objective
+    measures. Decay that is not part of a smooth loss (AdamW, nuclear norms) is left out; --problem may have none.
     """
     from landscape.files.files import settled_file
     from landscape.measure import settle as descent

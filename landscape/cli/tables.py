@@ -80,7 +80,7 @@ def settled(status: str, point: dict[str, Any]) -> str:
     left = point["grad_norm"] / (point["start_grad_norm"] or math.nan)
     ends = {
         "unfinished": "; more --descent-steps continue the descent",
-        "stalled": "; the step has shrunk to a millionth, as at a kink of ReLU, where more steps lead no further",
+        "stalled": "; the rate has shrunk to a millionth, as at a kink of ReLU, where more steps lead no further",
     }
     more = ends.get(status, "")
     return f"{status}: |grad| is {left:.2g} of what it was after {point['num_steps']} steps{more}"
@@ -95,7 +95,7 @@ def descents(file: File) -> str:
         "step",
         "status",
         "steps",
-        "step_size",
+        "rate",
         "|grad|",
         "loss",
         "test_accuracy",
@@ -112,7 +112,7 @@ def descents(file: File) -> str:
             str(step),
             ENDS[int(row["status"])],
             str(row["num_steps"]),
-            f"{row['step_size']:.2g}",
+            f"{row['rate']:.2g}",
             change(row, "grad_norm", ".2e"),
             change(row, "loss", ".4g"),
             change(row, "test_accuracy", ".3f"),

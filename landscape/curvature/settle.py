@@ -1,4 +1,4 @@
-"""From a point down into its basin: gradient descent with a step that only decreases."""
+"""From a point down into its basin: the full gradient in Adam's steps, which never climb."""
 
 from __future__ import annotations
 
@@ -7,25 +7,26 @@ from collections.abc import Callable, Mapping
 from typing import ClassVar
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from landscape.curvature.checks import require_count, require_parameters, require_positive
-from landscape.curvature.eigsh import eigsh
 from landscape.curvature.objective import Objective, require_objective
-from landscape.curvature.operators import HessianOperator, LinearOperator
 from landscape.curvature.vectors import Array, norm
 from landscape.results import Curve
 
-SHARE, STEPS = 1e-2, 100
-"""By default: stiff directions are at rest after some twenty steps; later ones follow the slope as training would."""
-ARMIJO = 1e-4
-"""Share of step |grad|^2 by which the objective has to fall: half of it is usual, less at the kinks of ReLU."""
+SHARE, STEPS = 1e-2, 50
+"""By default: later steps follow the slope as training would."""
+FIRST = 2.5e-3
+"""Length of the first step over |theta|."""
+BETAS = (0.9, 0.999)
+"""Adam's."""
+EPS = 1e-12
+"""Adam's, over the largest entry of any gradient so far."""
 ROUNDING = 1e-15
-"""What of the objective may be rounding: a fall below it is not judged."""
+"""What of the objective may be rounding: a rise below it is none."""
 STALLED = 1e-6
-"""Share of the first step at which a descent ends: curvature does not ask for less, a kink does."""
-_HVPS = 100
-"""Most products for the largest eigenvalue, of which a few digits will do."""
+"""Share of the first rate at which a descent ends: curvature does not ask for less, a kink does."""
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -35,13 +36,13 @@ class SettledPoint(Curve):
     Attributes:
         params: the point.
         status: "settled": |grad| is at most the share of what it was; "unfinished": the steps are used up, or the
-            descent was stopped; "stalled": the step has shrunk to a millionth, as at a kink of ReLU, and more steps
+            descent was stopped; "stalled": the rate has shrunk to a millionth, as at a kink of ReLU, and more steps
             lead no further.
         grad_norm, start_grad_norm: norm of the gradient, here and at the start.
         value, start_value: the objective.
         distance: from the start.
         num_steps: steps made.
-        step_size: the last one.
+        rate: of the last step.
         gradient_norms, steps: |grad| and the steps until then (iteration,), at the start and after each step.
     """
 
@@ -57,7 +58,7 @@ class SettledPoint(Curve):
     start_value: float
     distance: float
     num_steps: int
-    step_size: float
+    rate: float
     gradient_norms: Array
     steps: Array
 
@@ -66,15 +67,20 @@ class SettledPoint(Curve):
 class DescentState:
     """The state of a descent between two steps, complete for an exact resume.
 
-    params: the point; step_size: of the next step; first_step: of the first one; first: |grad| at the start;
-    num_steps: steps made.
+    params: the point; mean, square: Adam's means of the gradient, since the rate was halved, and of its square; rate:
+    of the next step; first_rate: of the first one; first: |grad| at the start; largest: entry of any gradient so far;
+    num_steps: steps made; averaged: those whose gradients are in the mean.
     """
 
     params: dict[str, Tensor]
-    step_size: float
-    first_step: float
+    mean: dict[str, Tensor]
+    square: dict[str, Tensor]
+    rate: float
+    first_rate: float
     first: float
+    largest: float = 0.0
     num_steps: int = 0
+    averaged: int = 0
 
 
 def descend(
@@ -83,15 +89,14 @@ def descend(
     share: float = SHARE,
     max_steps: int = STEPS,
     progress: Callable[[float, int], bool] | None = None,
-    hessian: Callable[[Mapping[str, Tensor]], LinearOperator] | None = None,
     state: DescentState | None = None,
     save: Callable[[DescentState], None] | None = None,
 ) -> SettledPoint:
-    """Descend by plain gradients until |grad| is a share of what it was.
+    """Descend by Adam's steps along the full gradient until |grad| is a share of what it was.
 
-    The first step is 1 / |H|, which brings the direction of the largest curvature to rest at once, and those of
-    curvature h in about |H| / h steps. It is halved, for good, whenever the objective falls by less than 1e-4 of
-    step |grad|^2 (Armijo), and never raised.
+    The first step has the length 0.0025 |theta| where all entries count alike. The rate is halved, for good, whenever
+    the objective would rise, from where Adam begins anew with the gradient there; it is never raised. Soft directions
+    come to rest in tens of steps, for which plain gradients would take thousands.
 
     Args:
         objective: the objective.
@@ -99,7 +104,6 @@ def descend(
         share: of the first |grad|, at which the descent ends.
         max_steps: steps after which it ends, those of an earlier descent included.
         progress: called with |grad| and the steps so far after each step; True ends the descent.
-        hessian: the Hessian at given parameters, all of them in their order. Default: automatic differentiation.
         state: of an earlier descent, which ends bit for bit as if it had not been stopped.
         save: called with the state at the start and after each step.
 
@@ -107,51 +111,64 @@ def descend(
         The point, its status, and how it was reached.
 
     Raises:
-        LandscapeError: for what `HessianOperator` refuses.
+        LandscapeError: for what `Objective.gradient` refuses.
+
+    Source:
+        Kingma and Ba 2015 (arXiv 1412.6980).
     """
     require_objective(objective)
     require_parameters(params, objective.device)
     require_positive("share", share)
     require_count("max_steps", max_steps, 0)
     start = {n: p.detach().to(objective.dtype) for n, p in params.items()}
+    gradient = objective.gradient(state.params if state else start)
     if state is None:
-        H = hessian(start) if hessian else HessianOperator(objective, start)
-        sharpness = eigsh(H, 1, "highest", "lanczos", 1e-2, max_hvps=_HVPS).operator_norm
-        step = 1 / sharpness if sharpness else 1.0
-        state = DescentState(start, step, step, norm(objective.gradient(start)))
+        zeros = {n: torch.zeros_like(p) for n, p in start.items()}
+        rate = FIRST * (norm(start) or 1.0) / sum(p.numel() for p in start.values()) ** 0.5
+        state = DescentState(start, zeros, zeros, rate, rate, norm(gradient))
         if save:
-            save(dataclasses.replace(state))
-    at = dataclasses.replace(state)
-    gradient, value = objective.gradient(at.params), objective.value(at.params)
-    history = [(norm(gradient), at.num_steps)]
-    while (size := norm(gradient)) > share * at.first and at.num_steps < max_steps:
-        while True:
-            trial = {n: p - at.step_size * gradient[n] for n, p in at.params.items()}
-            reached = objective.value(trial)
-            if value - reached >= ARMIJO * at.step_size * size**2 - ROUNDING * abs(value):
-                break
-            at.step_size /= 2
-            if at.step_size < STALLED * at.first_step:
-                break
-        if at.step_size < STALLED * at.first_step:
+            save(state)
+    status = "unfinished"
+    value, history = objective.value(state.params), [(norm(gradient), state.num_steps)]
+    while history[-1][0] > share * state.first and state.num_steps < max_steps:
+        if (lower := _step(objective, state, gradient, value)) is None:
+            status = "stalled"
             break
-        at.params, value, gradient = trial, reached, objective.gradient(trial)
-        at.num_steps += 1
-        history.append((norm(gradient), at.num_steps))
+        state, value = lower
+        gradient = objective.gradient(state.params)
+        history.append((norm(gradient), state.num_steps))
         if save:
-            save(dataclasses.replace(at))
+            save(state)
         if progress and progress(*history[-1]):
             break
-    status = "stalled" if at.step_size < STALLED * at.first_step else "unfinished"
     return SettledPoint(
-        at.params,
-        "settled" if norm(gradient) <= share * at.first else status,
-        norm(gradient),
-        at.first,
+        state.params,
+        "settled" if history[-1][0] <= share * state.first else status,
+        history[-1][0],
+        state.first,
         value,
         objective.value(start),
-        norm({n: p - start[n] for n, p in at.params.items()}),
-        at.num_steps,
-        at.step_size,
+        norm({n: p - start[n] for n, p in state.params.items()}),
+        state.num_steps,
+        state.rate,
         *map(np.array, zip(*history, strict=True)),
     )
+
+
+def _step(
+    objective: Objective, at: DescentState, gradient: Mapping[str, Tensor], value: float
+) -> tuple[DescentState, float] | None:
+    """The state after one step, and the objective there; None where no step lowers it."""
+    step, averaged, rate = at.num_steps + 1, at.averaged + 1, at.rate
+    mean = {n: torch.lerp(gradient[n], m, BETAS[0]) for n, m in at.mean.items()}
+    square = {n: torch.lerp(gradient[n].square(), s, BETAS[1]) for n, s in at.square.items()}
+    largest = max(at.largest, *(float(g.abs().max()) for g in gradient.values() if g.numel()))
+    scale = {n: s.sqrt() / (1 - BETAS[1] ** step) ** 0.5 + EPS * largest for n, s in square.items()}
+    while rate >= STALLED * at.first_rate:
+        length = rate / (1 - BETAS[0] ** averaged)
+        params = {n: p - length * mean[n] / scale[n] for n, p in at.params.items()}
+        if (reached := objective.value(params)) <= value + ROUNDING * abs(value):
+            return DescentState(params, mean, square, rate, at.first_rate, at.first, largest, step, averaged), reached
+        rate, averaged = rate / 2, 1
+        mean = {n: (1 - BETAS[0]) * g for n, g in gradient.items()}
+    return None

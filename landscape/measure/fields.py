@@ -140,7 +140,7 @@ def _before_and_after(name: str, long_name: str, units: str = "1", formula: str 
 SETTLED = (
     Field("status", (), "i1", "what the descent ended at", attrs=SETTLED_STATUS),
     Field("num_steps", (), "i8", "steps of the descent"),
-    Field("step_size", (), "f8", "size of the last step"),
+    Field("rate", (), "f8", "what the last step could move a parameter by"),
     Field("weight_decay", (), "f8", "lambda of what was descended: the data loss + lambda/2 |theta|^2"),
     Field("distance", (), "f8", "distance from the checkpoint", formula="|theta - theta_checkpoint|_2"),
     Field(
@@ -169,11 +169,15 @@ SETTLED = (
 DESCENT = (
     Field("step", (), "i8", "stored step that the descent began at"),
     Field("checkpoint_crc32", (), "i8", "commit record of that checkpoint in the run file"),
-    Field("step_size", (), "f8", "size of the next step"),
-    Field("first_step", (), "f8", "size of the first step"),
+    Field("rate", (), "f8", "what the next step can move a parameter by"),
+    Field("first_rate", (), "f8", "the same of the first step"),
     Field("first", (), "f8", "gradient norm where the descent began"),
+    Field("largest", (), "f8", "largest entry of any gradient so far"),
     Field("num_steps", (), "i8", "steps so far"),
+    Field("averaged", (), "i8", "steps whose gradients are in the mean"),
 )
+MOMENTS = {"mean": "mean of the gradient by {}", "square": "mean of the squared gradient by {}"}
+"""What Adam keeps of each parameter; datasets are named `mean_PARAMETER` and `square_PARAMETER`."""
 
 
 def _tested(statistic: Statistic) -> tuple[Field, ...]:
@@ -231,7 +235,13 @@ def settled_table(parameters: Iterable[Field] = ()) -> Table:
 
 def descent_table(parameters: Iterable[Field]) -> Table:
     """The state of the descent."""
-    return Table("resume", "", (*parameters, *DESCENT))
+    parameters = tuple(parameters)
+    moments = (
+        dataclasses.replace(one, name=f"{moment}_{one.name}", long_name=meaning.format(one.name))
+        for moment, meaning in MOMENTS.items()
+        for one in parameters
+    )
+    return Table("resume", "", (*parameters, *moments, *DESCENT))
 
 
 def lacks(state: FileState) -> list[str]:

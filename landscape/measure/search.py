@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import xarray
 from torch import Tensor
 
 from landscape import models
@@ -62,15 +63,35 @@ class Start:
 class Search:
     """A search with its settings.
 
-    table, state_table: of its end and of its state, from the fields of the parameters; state: a dataclass of `params`
-    and numbers; carry_out: searches from the state of an earlier search, if there is one, with a function that saves
-    its own, and whether to be quiet; returns the row of `table` where it ends.
+    table, state_table: of its end and of its state, from the fields of the parameters; state: a dataclass of `params`,
+    moments and numbers; carry_out: searches from the state of an earlier search, if there is one, with a function that
+    saves its own, and whether to be quiet; returns the row of `table` where it ends; moments: what else the state has
+    of each parameter.
     """
 
     table: Callable[[Iterable[Field]], Table]
     state_table: Callable[[Iterable[Field]], Table]
     state: type[Any]
     carry_out: Callable[[Start, Any, Callable[[Any], None], bool], dict[str, Any]]
+    moments: Collection[str] = ()
+
+    def numbers(self) -> list[str]:
+        """The fields of the state that are numbers."""
+        return [f.name for f in dataclasses.fields(self.state) if f.name not in ("params", *self.moments)]
+
+    def stored(self, state: Any) -> dict[str, Any]:
+        """A state as datasets."""
+        moments = {f"{of}_{n}": array for of in self.moments for n, array in as_arrays(getattr(state, of)).items()}
+        return {name: getattr(state, name) for name in self.numbers()} | moments | as_arrays(state.params)
+
+    def restored(self, saved: xarray.Dataset, problem: Problem) -> Any:
+        """The state that was stored."""
+
+        def each(prefix: str) -> dict[str, Tensor]:
+            return tensors(problem, {name: saved[f"{prefix}{name}"].values for name in problem.parameters})
+
+        moments = {of: each(f"{of}_") for of in self.moments}
+        return self.state(each(""), **moments, **{name: saved[name].item() for name in self.numbers()})
 
 
 def searched(
@@ -115,14 +136,11 @@ def searched(
 
             def save(state: Any) -> None:
                 where = {"step": step, "checkpoint_crc32": reader.record(step)}
-                numbers = {name: getattr(state, name) for name in _numbers(search)}
-                analysis.groups[RESUME] = dataset(of_search, scales, where | numbers | as_arrays(state.params))
+                analysis.groups[RESUME] = dataset(of_search, scales, where | search.stored(state))
                 analysis.write("running")
 
-            state = None
-            if (saved := analysis.groups.get(RESUME)) is not None:
-                params = tensors(problem, {name: saved[name].values for name in problem.parameters})
-                state = search.state(params, **{name: saved[name].item() for name in _numbers(search)})
+            saved = analysis.groups.get(RESUME)
+            state = None if saved is None else search.restored(saved, problem)
             row = search.carry_out(Start.of(reader, step, problem, config), state, save, quiet)
             rows = analysis.at(step) if step in analysis.steps else {}
             if not all(np.array_equal(rows[group][name], row[name]) for name in problem.parameters if rows):
@@ -147,7 +165,3 @@ def as_arrays(params: Mapping[str, Tensor]) -> dict[str, Any]:
 
 def _axes(problem: Problem) -> dict[str, range]:
     return {a: range(n) for spec in problem.parameters.values() for a, n in zip(spec.axes, spec.shape, strict=True)}
-
-
-def _numbers(search: Search) -> list[str]:
-    return [f.name for f in dataclasses.fields(search.state) if f.name != "params"]

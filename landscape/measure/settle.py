@@ -21,9 +21,9 @@ from landscape.errors import ConfigError
 from landscape.files.files import as_path, settled_file
 from landscape.files.runs import RunReader
 from landscape.files.views import File
-from landscape.measure.fields import SETTLED_STATUS, descent_table, settled_table
+from landscape.measure.fields import MOMENTS, SETTLED_STATUS, descent_table, settled_table
 from landscape.measure.search import Search, Start, as_arrays, searched
-from landscape.models.problem import Arrays, Problem, hessian
+from landscape.models.problem import Arrays, Problem
 from landscape.models.tasks import TEST, TRAIN
 from landscape.models.trained import TrainedProblem
 from landscape.progress import Bar
@@ -47,8 +47,8 @@ def settle(
 ) -> File:
     """Descend from a checkpoint until the gradient is small, and measure the Hessian there.
 
-    Full-batch gradient descent on the data loss with the weight decay of the run lessens the noise of its optimiser.
-    Decay that is not part of a smooth loss, as that of AdamW and nuclear norms, is left out.
+    Full-batch Adam, whose rate only decreases, on the data loss with the weight decay of the run, lessens the noise of
+    its optimiser. Decay that is not part of a smooth loss, as that of AdamW and nuclear norms, is left out.
 
     The file is a Hessian file of one step; its group `settled` has the settled parameters and what changed on the way,
     and `resume` the state of the descent, from which `resume` continues it bit for bit, also after Ctrl-C or a kill.
@@ -75,7 +75,7 @@ def settle(
     if not 0 < share < 1:
         raise ConfigError(f"share is {share}", "--share takes a fraction between 0 and 1")
     carry_out = functools.partial(_carried_out, share=share, most=max_steps)
-    search = Search(settled_table, descent_table, DescentState, carry_out)
+    search = Search(settled_table, descent_table, DescentState, carry_out, MOMENTS)
     return searched(search, run, step, config, out, resume, overwrite, quiet)
 
 
@@ -121,9 +121,7 @@ def _carried_out(
             return False
 
         try:
-            point = descend(
-                objective, params, share, most, progress, lambda at: hessian(problem, at, decay), state, seldom
-            )
+            point = descend(objective, params, share, most, progress, state, seldom)
         finally:
             if latest:
                 save(latest)
@@ -132,7 +130,7 @@ def _carried_out(
         **as_arrays(point.params),
         "status": ENDS.index(point.status),
         "num_steps": point.num_steps,
-        "step_size": point.step_size,
+        "rate": point.rate,
         "weight_decay": decay,
         "distance": point.distance,
         "relative_distance": point.distance / (norm(params) or math.nan),
