@@ -25,9 +25,12 @@ Runs = Mapping[str, Sequence[Run]]
 """The runs of each complete study."""
 SETTINGS = (
     *("task", "model", "p", "tokens", "embed_dim", "hidden", "activation", "dtype"),
-    *("optimizer", "lr", "lr_ratio", "weight_decay", "penalty", "sampler", "batch_size"),
+    *("optimizer", "lr", "lr_E", "lr_ratio", "weight_decay", "weight_decay_V", "penalty", "sampler", "batch_size"),
+    *("kick", "kick_from", "kick_size"),
 )
 """Options of a run in runs.csv."""
+MADE = {"created": "created", "commit": "git_commit", "torch": "torch_version"}
+"""When and with what a run was made: columns of runs.csv, and attributes of its file."""
 AT_THE_END = ("effective_rank", "nuclear_norm", "f_E")
 ON_THE_WAY = (
     *("train_accuracy", "test_accuracy", "grad_norm_E", "grad_norm_W", "sigma_max_E", "sigma_max_W"),
@@ -52,11 +55,29 @@ def run_row(run: Run) -> pd.DataFrame:
     gradients = {"grad_norm_E", "grad_norm_W", "sigma_max_E", "sigma_max_W"} <= set(metrics)
     row: dict[str, Any] = {name: run.config[name] for name in SETTINGS} | run.times
     row |= {"half": run.first(*HALF), "watched": run.config["steps"], "best": metrics["test_accuracy"].max()}
-    row["prop41_constant"] = np.exp(prop41_constant(metrics, run.times).median()) if gradients else np.nan
+    row |= prop41(metrics, run.times) if gradients else {}
     row["spikes"] = spikes(metrics["train_loss"], run.times["grokked"])
     row |= {name: metrics[name].iloc[-1] if name in metrics else np.nan for name in AT_THE_END}
+    row |= {name: run.file.attrs[attribute] for name, attribute in MADE.items()}
     row |= {"file": f"{run.path.parent.name}/{run.path.name}", "sha256": sha256(run.path)}
     return run.labelled(pd.DataFrame([row]))
+
+
+def prop41(metrics: pd.DataFrame, times: Mapping[str, float]) -> dict[str, float]:
+    """Proposition 4.1's constant on the plateau, and by what factor it and its nulls miss |∇W| / |∇E| there and before.
+
+    prop41: σ_max(E) / σ_max(W); one: 1; inverse: σ_max(W) / σ_max(E).
+    """
+    gradients = np.log(metrics["grad_norm_W"] / metrics["grad_norm_E"])
+    sizes = np.log(metrics["sigma_max_E"] / metrics["sigma_max_W"])
+    on_plateau = (metrics.index >= times["memorised"]) & ~(metrics.index > times["grokked"])
+    before = (metrics.index > 0) & (metrics.index < times["memorised"])
+    row = {"prop41_constant": np.exp(prop41_constant(metrics, times).median())}
+    row["sigma_ratio"] = np.exp(sizes[on_plateau].median())
+    for phase, steps in (("plateau", on_plateau), ("before", before)):
+        for name, predicted in (("prop41", sizes), ("one", 0 * sizes), ("inverse", -sizes)):
+            row[f"miss_{name}_{phase}"] = np.exp((gradients - predicted).abs()[steps].median())
+    return row
 
 
 def spikes(loss: pd.Series, grokked: float) -> float:

@@ -18,7 +18,8 @@ def row(scale: Scale, block: str) -> dict[str, object]:
     """A block before and after."""
     of = scale.tables["settled"].set_index("seed")
     ends = which(scale.tables["curvature"], study="settled", block=block)
-    depths = -ends.pivot_table(index="seed", columns="analysis", values="lowest").div(of["weight_decay"], axis=0)
+    depths = -ends.pivot_table(index="seed", columns="analysis", values="lowest").loc[of.index]
+    depths = depths.div(of["weight_decay"], axis=0)
     return {
         "scale": scale.name,
         "seeds": len(depths),

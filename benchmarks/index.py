@@ -132,7 +132,11 @@ def rows(results: Mapping[str, Numbers]) -> Iterator[Row]:
         if "rest" in numbers:
             how = "exact" if numbers["exact"] else "token-wise"
             what = f"{how} factor of {numbers['block']}, {numbers['net']}, order {numbers['order']:,}, all cores"
-            counted = f"{numbers['negative']:,} at a τ in {numbers['low']:.1e} to {numbers['high']:.1e} ‖H‖"
+            counted = f"{numbers['negative']:,} eigenvalues below −{numbers['low']:.1e} ‖H‖"
+            if not numbers["exact"]:
+                # All are above −‖H‖.
+                most = f", at most that many below −{numbers['high']:.1e} ‖H‖" if numbers["high"] < 1 else ""
+                counted = f"at least {counted}{most}"
             yield Row(what, {"landscape": f"{numbers['seconds']:.3g} s, {numbers['peak'] / 1e9:.1f} GB: {counted}"})
             continue
         ours, theirs = ((numbers[f"{tool}negative"], numbers[f"{tool}positive"]) for tool in ("", "eigvalsh_"))

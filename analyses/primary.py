@@ -1,0 +1,260 @@
+"""Judge the primary tests of the article: `python analyses/primary.py` writes tables/primary.csv and x of each seed.
+
+Their definitions are those of studies/PROTOCOL.md. x is positive where what is asked is so. Holm's correction is over
+all of them, of both sizes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from claims import difference, log_ratio, middle
+from exact import ALPHA, holm, later, median_interval, signed_rank_p
+from tables import REFERENCE, Scale
+
+Numbers = Mapping[int, float]
+"""x by seed."""
+SCALES = ("quick", "mid")
+FORK = {"quick": 1000, "mid": 300}
+"""Step from which the runs of `cut` differ, by size."""
+BEST = {
+    "quick": {"embedding": (0.1, 0.001), "onehot": (0.1, 0.0002)},
+    "mid": {"embedding": (0.03, 0.001), "onehot": (0.03, 0.0002)},
+}
+"""Learning rate and weight decay of the pilots that grokked soonest."""
+STEP = 2.5
+"""Between neighbouring rates of the grid."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Primary:
+    """What is asked, what the effect that readers see measures and how it follows from x, and x itself."""
+
+    asked: str
+    measure: str
+    effect: Callable[[float], float]
+    x: Callable[[Scale], Numbers]
+    seeds: range = range(700, 710)
+    pooled: bool = False
+
+
+def settled_depths(scale: Scale, *blocks: str) -> Numbers:
+    """ln of the ratio of the depths of two blocks at settled points."""
+    rows = (-scale.rows("curvature", study="settled", analysis="settled", block=b)["lowest"] for b in blocks)
+    return difference(*rows, log_ratio)
+
+
+def bias_gradient(scale: Scale) -> Numbers:
+    return (2 - scale.rows("settled", analysis="settled")["bias_gradient"]).to_dict()
+
+
+def waits(scale: Scale, case: str) -> pd.Series:
+    """Steps from the fork to grokking; NaN: never."""
+    return scale.runs("cut", case=case)["grokked"] - FORK[scale.name]
+
+
+def cut(scale: Scale, case: str, other: str, least: float = 1.0) -> Numbers:
+    """How much longer the wait of a case is than `least` times that of another; 0 where a run had grokked before."""
+    undisturbed, pair = waits(scale, "none"), (waits(scale, case), waits(scale, other))
+    return {
+        seed: 0.0 if undisturbed[seed] <= 0 else later(pair[0][seed], pair[1][seed]) - math.log(least)
+        for seed in undisturbed.index
+    }
+
+
+def grids(scale: Scale) -> dict[int, pd.Series]:
+    """By seed, the step of grokking by the rates of E and of all else."""
+    runs = scale.runs("rates").reset_index().set_index(["seed", "lr_E", "lr"])["grokked"]
+    return {seed: of.droplevel("seed") for seed, of in runs.groupby(level="seed")}
+
+
+def plane(grid: pd.Series) -> tuple[float, float]:
+    """Slopes of ln(step) in ln(rate of E) and ln(rate of all else), over the cells that grokked."""
+    known = grid.dropna()
+    rates = np.log(np.array(known.index.tolist()))
+    _, *slopes = np.linalg.lstsq(np.column_stack([np.ones(len(rates)), rates]), np.log(known), rcond=None)[0]
+    return slopes[0], slopes[1]
+
+
+def of_E_alone(scale: Scale) -> Numbers:
+    slopes = {seed: plane(grid) for seed, grid in grids(scale).items()}
+    return {seed: abs(of_E) - 3 * abs(of_W) for seed, (of_E, of_W) in slopes.items()}
+
+
+def best_ratio(grid: pd.Series) -> float:
+    """The median over diagonals of ln of the best rate of E over that of all else."""
+    table = grid.dropna().rename("step").reset_index()
+    table["ratio"] = np.log(table["lr_E"] / table["lr"])
+    table["diagonal"] = np.log(table["lr_E"] * table["lr"]).div(math.log(STEP)).round()
+    best = [
+        of.loc[of["step"] == of["step"].min(), "ratio"].mean() for _, of in table.groupby("diagonal") if len(of) >= 3
+    ]
+    return float(np.median(best))
+
+
+def ridge(scale: Scale) -> Numbers:
+    """How far within a step of the grid the best ratio of rates is from Proposition 4.1's."""
+    equal = scale.runs("rates", lr_E=0.01, lr=0.01)["sigma_ratio"]
+    return {seed: math.log(STEP) - abs(best_ratio(grid) - math.log(equal[seed])) for seed, grid in grids(scale).items()}
+
+
+def delays(scale: Scale, model: str, lr: float, decay: float) -> pd.Series:
+    return scale.runs("grid", case=model, lr=lr, weight_decay=decay)["delay"]
+
+
+def at_equal(scale: Scale) -> Numbers:
+    """The median over six settings of how much later an embedding groks than one-hot input."""
+    settings = list(itertools.product((0.01, 0.03, 0.1), (0.0002, 0.001)))
+    each = pd.DataFrame(
+        {at: difference(delays(scale, "embedding", *at), delays(scale, "onehot", *at)) for at in settings}
+    )
+    return {seed: middle(row) for seed, row in zip(each.index, each.to_numpy().tolist(), strict=True)}
+
+
+def at_best(scale: Scale) -> Numbers:
+    best = BEST[scale.name]
+    return difference(*(delays(scale, model, *best[model]) for model in ("embedding", "onehot")))
+
+
+def better_than_one(scale: Scale, phase: str) -> Numbers:
+    runs = scale.runs("cut", case="none")
+    return difference(runs[f"miss_one_{phase}"], runs[f"miss_prop41_{phase}"], log_ratio)
+
+
+def crossed(scale: Scale, *cases: str) -> Numbers:
+    return difference(*(scale.runs("crossed", case=case)["grokked"] for case in cases))
+
+
+def ratio(times: float = 1.0, turned: bool = False) -> Callable[[float], float]:
+    """The effect times · e^x, or times / e^x."""
+    return lambda x: times * float(np.exp(-x if turned else x))
+
+
+def same(x: float) -> float:
+    return x
+
+
+DELAY = "delay, embedding over one-hot input"
+GROKKED = "step of grokking, L2 over nuclear norm"
+MISS = "miss of the constant 1 over that of Proposition 4.1"
+PRIMARY: dict[str, Primary] = {
+    "P1": Primary(
+        "Settled, E,W is no more than twice as deep as on the operands' rows",
+        "λ_min(E,W) over λ_min(E[operands],W)",
+        ratio(2, turned=True),
+        lambda s: {seed: math.log(2) - x for seed, x in settled_depths(s, "E,W", "E[operands],W").items()},
+    ),
+    "P2": Primary(
+        "Settled, the constant tokens' regularised depth is below λ",
+        "‖∂L/∂b₁‖ / λ",
+        lambda x: 2 - x,
+        bias_gradient,
+    ),
+    "P3": Primary(
+        "Settled, E,W is deeper than W,V",
+        "λ_min(E,W) over λ_min(W,V)",
+        ratio(),
+        lambda s: settled_depths(s, "E,W", "W,V"),
+    ),
+    "P4": Primary(
+        "Steps along the lowest eigenvector of E,W cut the wait to at most 0.8 of that with random steps",
+        "wait, kicked along E,W over kicked at random",
+        ratio(0.8, turned=True),
+        lambda s: {seed: -x for seed, x in cut(s, "EW", "random", 0.8).items()},
+    ),
+    "P5": Primary(
+        "Without its lowest directions of E,W a network waits longer",
+        "wait, held over left alone",
+        ratio(),
+        lambda s: cut(s, "held", "none"),
+    ),
+    "P6": Primary("Grokking follows the rate of E alone", "|b_E| − 3 |b_W|", same, of_E_alone, range(700, 705), True),
+    "P7": Primary(
+        "The best ratio of rates at a product of both is that of Proposition 4.1, to a step of the grid",
+        "factor between both ratios",
+        ratio(STEP, turned=True),
+        ridge,
+        range(700, 705),
+        True,
+    ),
+    "P8": Primary("At equal hyperparameters an embedding lengthens the delay", DELAY, ratio(), at_equal),
+    "P9": Primary("Each at its best an embedding lengthens the delay", DELAY, ratio(), at_best),
+    "P10": Primary(
+        "From memorising to grokking Proposition 4.1 predicts better than the constant 1",
+        MISS,
+        ratio(),
+        lambda s: better_than_one(s, "plateau"),
+    ),
+    "P11": Primary(
+        "Before memorising Proposition 4.1 predicts better than the constant 1",
+        MISS,
+        ratio(),
+        lambda s: better_than_one(s, "before"),
+    ),
+    "P12": Primary(
+        "With the weight decay of V of the L2 arm the nuclear norm still groks sooner",
+        GROKKED,
+        ratio(),
+        lambda s: crossed(s, "l2", "nuclear-V"),
+    ),
+    "P13": Primary(
+        "With the weight decay of V of the nuclear arm L2 still groks later",
+        GROKKED,
+        ratio(),
+        lambda s: crossed(s, "l2-V", "nuclear"),
+    ),
+}
+
+
+def measured(root: Path) -> dict[tuple[str, str], dict[tuple[str, int], float]]:
+    """x of every test, by its name and size, or "both", and by size and seed. Exits for a seed without one."""
+    by_test: dict[tuple[str, str], dict[tuple[str, int], float]] = {}
+    for name, test in PRIMARY.items():
+        for scale in SCALES:
+            x = test.x(Scale(root / scale))
+            if missing := [seed for seed in test.seeds if math.isnan(x.get(seed, math.nan))]:
+                sys.exit(f"error: {name} at {scale} has no number for seed {missing[0]}\nhint: make studies")
+            each = by_test.setdefault((name, "both" if test.pooled else scale), {})
+            each |= {(scale, seed): x[seed] for seed in test.seeds}
+    return by_test
+
+
+def judged(root: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """A row a test, and a row a seed."""
+    x = measured(root)
+    p = {test: signed_rank_p(list(each.values())) for test, each in x.items()}
+    corrected = holm(p)
+    rows = []
+    for test, each in x.items():
+        of, values = PRIMARY[test[0]], list(each.values())
+        median, *ends = median_interval(values)
+        word = (
+            "inconclusive" if corrected[test] >= ALPHA or not median else "supported" if median > 0 else "contradicted"
+        )
+        low, high = sorted(map(of.effect, ends))
+        effect = {"effect": of.effect(median), "low": low, "high": high}
+        named = {"test": test[0], "size": test[1], "asked": of.asked, "verdict": word, "measure": of.measure}
+        rows.append(named | effect | {"seeds": len(values), "p": p[test], "holm": corrected[test]})
+    seeds = [
+        {"test": t, "size": s, "seed": seed, "x": v} for (t, _), each in x.items() for (s, seed), v in each.items()
+    ]
+    return pd.DataFrame(rows), pd.DataFrame(seeds)
+
+
+def main() -> None:
+    """Write both tables."""
+    root = Path(sys.argv[1]) if len(sys.argv) > 1 else REFERENCE
+    for name, table in zip(("primary", "primary-seeds"), judged(root), strict=True):
+        table.to_csv(root / f"tables/{name}.csv", index=False)
+        print(root / f"tables/{name}.csv")
+
+
+if __name__ == "__main__":
+    main()
