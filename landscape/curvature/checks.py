@@ -384,6 +384,8 @@ def require_tensor(name: str, value: Any, verb: str = "are") -> None:
     if not isinstance(value, Tensor):
         hint = "give torch.from_numpy(array)" if hasattr(value, "__array__") else "give a tensor"
         raise ArgumentError(f"{name} {verb} {kind_of(value)}, not a tensor", hint)
+    if value.is_complex():
+        raise ArgumentError(f"{name} {verb} complex, {value.dtype}", "give real numbers")
 
 
 def require_vectors(name: str, value: Any, rows: int, before: str = "") -> None:

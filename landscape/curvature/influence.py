@@ -14,7 +14,7 @@ from landscape.curvature.objective import Objective, differentiable, gradients
 from landscape.curvature.operators import LinearOperator, ObjectiveOperator, tangent
 from landscape.curvature.solve import solve
 from landscape.curvature.vectors import Array, to_array
-from landscape.errors import ArgumentError, kind_of
+from landscape.errors import ArgumentError, NumericsError, kind_of
 from landscape.results import Curve
 
 
@@ -91,7 +91,12 @@ def influence(
                 f"give that of the parameter, {tuple(op.params[name].shape)}",
             )
         pieces.append(of[name].detach().reshape(-1).to(op.device, op.dtype))
-    solution = solve(op.shift(damping), torch.cat(pieces), preconditioner, rel_tol, max_hvps)
+    try:
+        solution = solve(op.shift(damping), torch.cat(pieces), preconditioner, rel_tol, max_hvps)
+    except NumericsError as error:
+        raise NumericsError(
+            str(error), "give a damping= above the most negative eigenvalue, or the Gauss-Newton part of the Hessian"
+        ) from error
     values = to_array(_slopes(op, solution.values))
     return Influence(values, solution.residual, solution.converged, solution.num_products)
 

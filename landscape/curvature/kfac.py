@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from landscape.curvature.checks import blaming
 from landscape.curvature.interop import curvlinops, from_curvlinops
 from landscape.curvature.losses import cross_entropy, mse
+from landscape.curvature.modules import plain_names
 from landscape.curvature.objective import Objective
 from landscape.curvature.operators import HessianOperator
 from landscape.curvature.spectral_sums import frobenius_norm
@@ -88,7 +89,8 @@ def kfac_distance(op: HessianOperator, probes: int = 30, seed: int = 0) -> Krone
     if op.part == "residual":
         raise ArgumentError("K-FAC of the residual part, which it does not approximate", "give the part 'gauss_newton'")
     library, module = curvlinops(), _module(op)
-    params = {name: p for name, p in module.named_parameters() if name in op.rows}
+    own = _own_names(op.rows, module)
+    params = {name: p for name, p in module.named_parameters() if name in own.values()}
     layers = _layers(module, params)
     if not layers:
         raise ArgumentError(
@@ -115,7 +117,7 @@ def kfac_distance(op: HessianOperator, probes: int = 30, seed: int = 0) -> Krone
     numbers = np.array(rows).reshape(*shape, 3, 2)
     with np.errstate(divide="ignore", invalid="ignore"):
         distance, low, high = np.moveaxis(numbers[..., 0] / numbers[..., 1], -1, 0).swapaxes(1, 2)
-    skipped = [name for name in op.rows if name not in covered]
+    skipped = [name for name in op.rows if own[name] not in covered]
     return KroneckerDistances([*layers], [*APPROXIMATIONS], distance, low, high, skipped, products)
 
 
@@ -124,11 +126,17 @@ def _module(op: HessianOperator) -> nn.Module:
     if op.objective.module is None:
         raise ArgumentError("the model is a function: K-FAC reads modules", "make the Objective of a torch module")
     module = copy.deepcopy(op.objective.module).to(op.dtype)
+    parameters = dict(module.named_parameters(remove_duplicate=False))
     with torch.no_grad():
-        for name, p in module.named_parameters():
-            if name in op.params:
-                p.copy_(op.params[name])
+        for name, own in _own_names(op.params, module).items():
+            parameters[own].copy_(op.params[name])
     return module.requires_grad_()
+
+
+def _own_names(names: Iterable[str], module: nn.Module) -> dict[str, str]:
+    """A module's own name of each parameter, which may be named as in a module that wraps it."""
+    known, plain = dict(module.named_parameters(remove_duplicate=False)), plain_names(names)
+    return {name: name if name in known else plain[name] for name in plain}
 
 
 def _layers(module: nn.Module, params: dict[str, nn.Parameter]) -> dict[str, list[str]]:

@@ -196,8 +196,19 @@ def gathered(sharded: nn.Module, plain: nn.Module) -> nn.Module:
             "make the plain module by the same constructor",
         )
     for name, x in parts.items():
-        own[names[name]].copy_(x.full_tensor() if _is_a(x, "DTensor") else x)
+        own[names[name]].copy_(whole(x))
     return plain
+
+
+def is_dtensor(x: object) -> bool:
+    """Whether it is a tensor that ranks share."""
+    return _is_a(x, "DTensor")
+
+
+def whole(x: Tensor) -> Tensor:
+    """A tensor, gathered from all ranks where they share it."""
+    full: Tensor = getattr(x, "full_tensor", lambda: x)()
+    return full
 
 
 def plain_names(names: Iterable[str]) -> dict[str, str]:

@@ -108,6 +108,12 @@ class LinearOperator(Shown):
 
     __rmul__ = __mul__
 
+    def __truediv__(self, divisor: float) -> LinearOperator:
+        _require_number(divisor)
+        if divisor == 0:
+            raise ArgumentError("an operator over 0", "divide by another number")
+        return (1 / divisor) * self
+
     def __neg__(self) -> LinearOperator:
         return -1.0 * self
 

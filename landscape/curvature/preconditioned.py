@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from landscape.curvature.checks import require_tensor
+from landscape.curvature.modules import is_dtensor
 from landscape.curvature.operators import LinearOperator, require_operator
 from landscape.errors import ArgumentError
 from landscape.text import first_few
@@ -62,12 +63,23 @@ class Preconditioned(LinearOperator):
         for name, piece in pieces.items():
             what = f"D of {name!r}" if name else "D"
             require_tensor(what, piece, "is")
+            if is_dtensor(piece):
+                raise ArgumentError(f"{what} is sharded", "give its full_tensor(), as `preconditioner` does")
             if piece.numel() != (size := self.shapes[name].numel() if name else n):
                 raise ArgumentError(f"{what} has {piece.numel()} numbers, not {size}", _ONE)
-            if piece.is_complex():
-                raise ArgumentError(f"{what} is {piece.dtype}", "give real numbers")
-            if not bool((piece > 0).all()):
-                bad = int((~(piece > 0)).sum())
+            if name and piece.ndim > 1 and piece.shape != self.shapes[name]:
+                raise ArgumentError(
+                    f"{what} has the shape {tuple(piece.shape)}",
+                    f"give that of the parameter, {tuple(self.shapes[name])}",
+                )
+            if piece.dtype == torch.bool:
+                raise ArgumentError(
+                    f"{what} is {piece.dtype}", "give numbers; infinity for parameters that do not move"
+                )
+            # The inverse of a smaller number would leave the range of products.
+            is_positive = piece.double() >= torch.finfo(torch.float64).tiny
+            if not bool(is_positive.all()):
+                bad = int((~is_positive).sum())
                 raise ArgumentError(f"{what} is not above 0 in {bad} of {piece.numel()} places", _POSITIVE)
         flat = torch.cat([piece.detach().to(self.device, torch.float64).reshape(-1) for piece in pieces.values()])
         return flat.rsqrt().to(self.dtype)[:, None]
@@ -100,6 +112,6 @@ class Preconditioned(LinearOperator):
 
 _ONE = "give one number for each parameter"
 _POSITIVE = (
-    "add to it what the optimiser adds, such as eps = 1e-8; give infinity for parameters that do not move, and leave "
-    "out NaN"
+    "give positive numbers, such as sqrt(v) + eps of Adam with an eps of 1e-8, and infinity for parameters that do not "
+    "move"
 )

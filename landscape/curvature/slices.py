@@ -126,6 +126,8 @@ def _lengths(objective: Any, params: Mapping[str, Tensor], block: Any, direction
     """The lengths of directions. Raises ArgumentError for what is no objective, block of it, or directions."""
     require_objective(objective)
     require_tensor("directions", directions)
+    # A loss that draws random numbers would be noise on every picture.
+    objective.require_sound(params)
     n = sum(params[name].numel() for name in chosen(block, params))
     if directions.ndim != 2 or len(directions) != n:
         raise ArgumentError(

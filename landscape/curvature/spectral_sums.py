@@ -103,7 +103,8 @@ def log_determinant(
     if lowest + shift <= error:
         raise ArgumentError(
             f"H + shift has the eigenvalue {lowest + shift:.3g}, known to {error:.1e}: it is not positive definite",
-            f"give a shift above {error - lowest:.3g}, or a positive semidefinite operator: part='gauss_newton'",
+            f"give a shift of {1.01 * (error - lowest):.3g} or more, or a positive semidefinite operator: "
+            "part='gauss_newton'",
         )
     if spectrum.rule:
         if lowest < floor - error:

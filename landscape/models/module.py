@@ -158,11 +158,15 @@ def recorded_training(reader: RunReader, parameters: Sequence[str], step: int) -
     moments = reader.second_moments(step)
     if moments is None or not any(updates[name] > 0 for name in rates):
         return Training(step, rates, None, nothing)
+    # RMSprop, which has no beta_2, does not correct its moments.
+    scale = {name: 1.0 if np.isnan(beta_2[name]) else 1 - beta_2[name] ** updates[name] for name in moments}
     corrected = {
-        name: v.astype("f8") / (1 - beta_2[name] ** updates[name]) if updates[name] > 0 else np.full(v.shape, np.inf)
+        name: v.astype("f8") / scale[name] if updates[name] > 0 else np.full(v.shape, np.inf)
         for name, v in moments.items()
     }
-    return Training(step, rates, corrected, nothing, {n: float(epsilon[n]) for n in rates if epsilon[n] > 0})
+    is_adam = not all(np.isnan(beta_2[name]) for name in rates)
+    epsilons = {n: float(epsilon[n]) for n in rates if epsilon[n] > 0}
+    return Training(step, rates, corrected, nothing, epsilons, is_adam)
 
 
 class _WholeLoss(nn.Module):

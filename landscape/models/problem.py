@@ -35,8 +35,9 @@ class Training:
     """What the trainer knew at a checkpoint.
 
     rates: learning rate by parameter, 0 if frozen, NaN if unknown; second_moments: those of Adam by parameter, their
-    bias corrected, infinite where there was no update, or None; update_frequency: share of the steps so far that
-    updated an operand's embedding; epsilons: what Adam adds to the moments' roots, by parameter, where it is not 1e-8.
+    bias corrected, or of RMSprop, infinite where there was no update, or None; update_frequency: share of the steps so
+    far that updated an operand's embedding; epsilons: what the optimiser adds to the moments' roots, by parameter,
+    where it is not 1e-8; is_adam: whether the moments are Adam's.
     """
 
     step: int
@@ -44,6 +45,7 @@ class Training:
     second_moments: Arrays | None
     update_frequency: float
     epsilons: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    is_adam: bool = True
 
     def preconditioner(self, shapes: Mapping[str, Sequence[int]], is_adaptive: bool) -> dict[str, Tensor] | None:
         """D of a step -D^(-1) grad: 1 / lr, or Adam's (sqrt(v) + eps) / lr; None where that is not known.

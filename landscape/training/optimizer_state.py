@@ -15,9 +15,9 @@ from landscape.training.recorded import Forms, array
 
 _MEANINGS = {
     "optimizer_lr": "learning rate; 0: not trained",
-    "optimizer_beta_2": "decay rate of Adam's second moments; NaN: another optimiser",
-    "optimizer_epsilon": "what Adam adds to the root of the second moments; NaN: another optimiser",
-    "optimizer_updates": "updates that Adam's second moments are a mean of",
+    "optimizer_beta_2": "decay rate of Adam's second moments; NaN: another optimiser, whose moments are not corrected",
+    "optimizer_epsilon": "what Adam or RMSprop adds to the root of the second moments; NaN: another optimiser",
+    "optimizer_updates": "updates that the second moments are a mean of",
 }
 
 
@@ -36,8 +36,9 @@ class OptimizerState:
             raise ArgumentError("the optimizer moves no parameter of the model", "give the one that trains this model")
         # What wraps an optimiser, as accelerate does, names it so.
         inner = getattr(optimizer, "optimizer", optimizer)
-        self.has_moments = type(inner) in (torch.optim.Adam, torch.optim.AdamW)
-        """Whether it is Adam, whose second moments are the preconditioner of a step."""
+        self._is_rmsprop = type(inner) is torch.optim.RMSprop
+        self.has_moments = self._is_rmsprop or type(inner) in (torch.optim.Adam, torch.optim.AdamW)
+        """Whether it is Adam or RMSprop, whose second moments are the preconditioner of a step."""
         if clash := [name for name in parameters if f"v_{name}" in parameters] if self.has_moments else []:
             raise ArgumentError(
                 f"parameter 'v_{clash[0]}' has the name of the second moments of {clash[0]!r}",
@@ -58,20 +59,28 @@ class OptimizerState:
                 numbers["optimizer_lr"][i] = float(group["lr"])
                 if not self.has_moments:
                     continue
-                numbers["optimizer_beta_2"][i], numbers["optimizer_epsilon"][i] = float(group["betas"][1]), group["eps"]
+                numbers["optimizer_epsilon"][i] = group["eps"]
+                if not self._is_rmsprop:
+                    numbers["optimizer_beta_2"][i] = float(group["betas"][1])
                 state: Mapping[str, Tensor] = self._optimizer.state.get(parameter, {})
                 if state:
                     numbers["optimizer_updates"][i] = float(state["step"])
-                    v = state["max_exp_avg_sq" if group["amsgrad"] else "exp_avg_sq"]
-                    moments[f"v_{name}"] = array(v, forms[name])
+                    moments[f"v_{name}"] = array(self._second_moment(state, group), forms[name])
         return {OPTIMIZER: numbers, **({"moments": moments} if self.has_moments else {})}
+
+    def _second_moment(self, state: Mapping[str, Tensor], group: Mapping[str, Any]) -> Tensor:
+        """Of a parameter; RMSprop's is less the squared mean if it is centred."""
+        if self._is_rmsprop:
+            v = state["square_avg"]
+            return v - state["grad_avg"].square() if group["centered"] else v
+        return state["max_exp_avg_sq" if group["amsgrad"] else "exp_avg_sq"]
 
 
 def tables_of(parameters: Table, has_moments: bool) -> tuple[Table, ...]:
     """The tables of an optimiser's state beside that of the parameters."""
     numbers = tuple(Field(name, (PARAMETER,), "f8", _MEANINGS[name]) for name in NUMBERS)
     moments = tuple(
-        Field(f"v_{f.name}", f.dims, f.dtype, f"Adam's second moment of {f.name}") for f in parameters.fields
+        Field(f"v_{f.name}", f.dims, f.dtype, f"the optimiser's second moment of {f.name}") for f in parameters.fields
     )
     state = Table(OPTIMIZER, parameters.row, numbers)
     return (state, Table("moments", parameters.row, moments)) if has_moments else (state,)

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from landscape.curvature.modules import whole
 from landscape.errors import ArgumentError, kind_of
 from landscape.files.runs import RunReader
 from landscape.models import of_run
@@ -29,7 +30,8 @@ def preconditioner(optimizer: torch.optim.Optimizer, params: Mapping[str, Tensor
         params: the model's own parameters by name, such as dict(model.named_parameters()).
 
     Returns:
-        D by name in float64, shaped as the parameters; infinite for those that the optimiser does not move.
+        D by name in float64, shaped as the parameters, whole where these are sharded, so that every rank has to call
+        this; infinite for those that the optimiser does not move.
 
     Raises:
         ArgumentError: for another optimiser, and one that moves none of the parameters.
@@ -42,20 +44,21 @@ def preconditioner(optimizer: torch.optim.Optimizer, params: Mapping[str, Tensor
     if not any(id(p) in groups for p in params.values()):
         raise ArgumentError(
             "the optimizer moves none of these parameters",
-            "give the tensors that it trains: dict(model.named_parameters()), not copies",
+            "give the tensors that it trains: dict(model.named_parameters()), not copies; of a sharded module its own, "
+            "not those that `gathered` fills",
         )
     D = {}
     for name, parameter in params.items():
         group = groups.get(id(parameter), {})
         rate = float(group.get("lr", 0.0))
         state = optimizer.state.get(parameter, {})
-        root = torch.ones_like(parameter, dtype=torch.float64, requires_grad=False)
+        root = torch.ones(parameter.shape, dtype=torch.float64, device=parameter.device)
         if kind is torch.optim.RMSprop and state:
-            v = state["square_avg"].double()
-            v = v - state["grad_avg"].double().square() if group["centered"] else v
+            v = whole(state["square_avg"]).double()
+            v = v - whole(state["grad_avg"]).double().square() if group["centered"] else v
             root = v.sqrt() + float(group["eps"])
         elif kind is not torch.optim.SGD and state:
-            v = state["max_exp_avg_sq" if group["amsgrad"] else "exp_avg_sq"].double()
+            v = whole(state["max_exp_avg_sq" if group["amsgrad"] else "exp_avg_sq"]).double()
             root = (v / (1 - float(group["betas"][1]) ** float(state["step"]))).sqrt() + float(group["eps"])
         # What had no gradient when others had one is not moved. SGD without momentum has no state.
         is_moved = rate and parameter.requires_grad and (state or kind is torch.optim.SGD or not optimizer.state)
@@ -94,7 +97,8 @@ def run_preconditioner(path: Path | str, step: int | None = None) -> dict[str, T
     if D is None:
         raise ArgumentError(
             f"{path} does not hold the optimizer's state at step {step}",
-            "take a later step, or record the run of an Adam or AdamW by Recorder(..., optimizer=optimizer)",
+            "take a step after the first update of a run whose Adam, AdamW or RMSprop was given to its "
+            "Recorder(..., optimizer=optimizer); SGD has no preconditioner",
         )
     most = max(training.rates.values())
     return {name: most * piece for name, piece in D.items()}

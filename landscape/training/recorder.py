@@ -66,8 +66,8 @@ class Recorder(Shown):
         blocks: parameters or patterns such as "*.attn.*" by block, kept in the file for analyses.
         pairs: blocks whose coupling is worth measuring, kept in the file, too.
         seed: of the training, so that reports tell repetitions apart.
-        optimizer: its learning rates and the second moments of Adam and AdamW are stored with each checkpoint. Analyses
-            compute the sharpness of a step from them.
+        optimizer: its learning rates and the second moments of Adam, AdamW and RMSprop are stored with each checkpoint.
+            Analyses compute the sharpness of a step from them.
         expected: number of checkpoints to make room for at once, which saves copies as the file grows.
         resume: append to an existing file, or start one.
         overwrite: replace an existing file.

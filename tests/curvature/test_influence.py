@@ -111,6 +111,7 @@ def test_refusals() -> None:
         ((MatrixOperator(torch.eye(8)), test), "the curvature is a MatrixOperator"),
         ((H, X), "the influence on a Tensor"),
         ((H, {"weight": torch.ones(2, 3)}), "the direction of 'bias' is a NoneType"),
+        ((H, {"weight": torch.ones(2, 3) * 1j, "bias": torch.ones(2)}), "the direction of 'weight' is complex"),
         ((H, {"weight": torch.ones(3, 2), "bias": torch.ones(2)}), "the direction of 'weight' has the shape"),
         ((H, test, -1.0), "damping is -1.0"),
     ):
@@ -123,5 +124,7 @@ def test_refusals() -> None:
     with pytest.raises(ArgumentError, match="influences take a model that returns a tensor"):
         influence(HessianOperator(scalar, dict(model.named_parameters())), test)
     bent = HessianOperator(Objective(model, X, LABELS), dict(model.named_parameters()))
-    with pytest.raises(NumericsError, match="conjugate gradients need a positive definite one"):
+    with pytest.raises(NumericsError, match="conjugate gradients need a positive definite one") as refusal:
         influence(bent, Objective(model, TEST, TEST_LABELS))
+    assert "give a damping=" in refusal.value.hint
+    assert influence(bent, Objective(model, TEST, TEST_LABELS), 1.0).converged

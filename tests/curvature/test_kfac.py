@@ -60,6 +60,21 @@ def test_distances_are_those_of_the_matrices() -> None:
 
 
 @pytest.mark.slow
+def test_names_that_wrappers_prefix() -> None:
+    """Of DataParallel and torch.compile: the numbers of the module inside, and the operator's own names."""
+    model = network(nn.Linear(4, 6), nn.LayerNorm(6), nn.Linear(6, 3))
+    data = draw(9, 4), torch.arange(9) % 3
+    plain = kfac_distance(
+        HessianOperator(Objective(model, *data, nn.CrossEntropyLoss()), dict(model.named_parameters()))
+    )
+    for wrapped in (nn.DataParallel(model), torch.compile(model, backend="eager")):
+        objective = Objective(wrapped, *data, nn.CrossEntropyLoss())
+        result = kfac_distance(HessianOperator(objective, dict(wrapped.named_parameters())))
+        assert np.array_equal(result.distance, plain.distance)
+        assert result.layer == plain.layer
+        assert [name.partition(".")[2] for name in result.skipped] == plain.skipped
+
+
 def test_large_layers_have_intervals() -> None:
     """Beyond 256 rows by random vectors: the interval holds the exact distance."""
     model = network(nn.Linear(12, 25), nn.Tanh(), nn.Linear(25, 4))

@@ -123,6 +123,7 @@ def test_singular_systems_have_a_solution_where_one_exists() -> None:
         ({"b": draw(3, 0)}, r"b has the shape \(3, 0\)"),
         ({"b": [1.0, 2.0, 3.0]}, "b is a list"),
         ({"b": torch.tensor([1.0, torch.nan, 1.0])}, "b holds NaN"),
+        ({"b": torch.ones(3) + 1j}, "b is complex"),
         ({"preconditioner": torch.ones(4)}, "D has 4 numbers"),
         ({"preconditioner": torch.tensor([1.0, torch.inf, 1.0])}, "D is infinite in 1 of 3 places"),
         ({"preconditioner": MatrixOperator(torch.eye(4))}, r"a preconditioner of the shape \(4, 4\)"),

@@ -24,6 +24,7 @@ from landscape.curvature.eigsh import eigsh, track
 from landscape.curvature.objective import Objective
 from landscape.curvature.operators import HessianOperator, MatrixOperator
 from landscape.curvature.slices import slice_lines, slice_plane
+from landscape.errors import ArgumentError
 from landscape.measure.slices import slice as slice_checkpoint
 from landscape.training.loop import train
 
@@ -64,6 +65,16 @@ def test_relu_slices_are_exact_at_the_checkpoint() -> None:
     eigen = eigsh(HessianOperator(objective, params), 3)
     lines = slice_lines(objective, params, list(params), eigen.vectors[0], np.zeros(1))
     np.testing.assert_allclose(lines.curvature, eigen.values[0], atol=1e-13)
+
+
+def test_a_loss_that_draws_numbers_has_no_picture() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Dropout(0.5), torch.nn.Linear(4, 2)).double()
+    objective = Objective(model, torch.ones(8, 3).double(), torch.arange(8) % 2)
+    params = dict(model.named_parameters())
+    plane = torch.nn.functional.normalize(torch.ones(26, 2).double(), dim=0)
+    for draw in (slice_plane, slice_lines):
+        with pytest.raises(ArgumentError, match=r"deterministic|random"):
+            draw(objective, params, list(params), plane, np.linspace(-1, 1, 3))
 
 
 def test_the_plane_holds_the_lines() -> None:

@@ -92,7 +92,7 @@ def test_refusals() -> None:
         preconditioner(model, dict(model.named_parameters()))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("name", ["adam", "adamw", "amsgrad"])
+@pytest.mark.parametrize("name", ["adam", "adamw", "amsgrad", "rmsprop", "rmsprop, centred"])
 def test_a_recorded_run_holds_it(name: str, tmp_path: Path) -> None:
     model, optimizer = trained(OPTIMIZERS[name], dtype=torch.float32)
     with Recorder(tmp_path / "run.h5", model, optimizer=optimizer) as recorder:
@@ -103,8 +103,8 @@ def test_a_recorded_run_holds_it(name: str, tmp_path: Path) -> None:
 
 
 def test_a_file_without_it_is_refused(tmp_path: Path) -> None:
-    """Of RMSprop a file holds the learning rates alone, which are no preconditioner."""
-    for name, kind in (("rmsprop", torch.optim.RMSprop), ("none", None), ("adam", torch.optim.Adam)):
+    """Of SGD a file holds the learning rates alone, which are no preconditioner."""
+    for name, kind in (("sgd", torch.optim.SGD), ("none", None), ("adam", torch.optim.Adam)):
         model, optimizer = trained(kind or torch.optim.Adam, steps=0 if kind is torch.optim.Adam else 3)
         path = tmp_path / f"{name}.h5"
         with Recorder(path, model, optimizer=optimizer if kind else None) as recorder:

@@ -17,7 +17,8 @@ def compute(at: Checkpoint) -> Row:
     shapes = {name: parameter.shape for name, parameter in at.params.items()}
     for name, is_adaptive in (("sharpness_gd", False), ("sharpness_adam", True)):
         row[name] = np.nan
-        D = at.training.preconditioner(shapes, is_adaptive) if at.training else None
+        is_known = at.training and (at.training.is_adam or not is_adaptive)
+        D = at.training.preconditioner(shapes, is_adaptive) if at.training and is_known else None
         if D is not None:
             eigen = eigsh(Preconditioned(at.hessian, D), 1, "highest", "lanczos", rtol=1e-4, seed=at.config.seed)
             if eigen.converged.all():
