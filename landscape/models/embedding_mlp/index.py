@@ -162,15 +162,23 @@ class StructuredIndex:
         rows, d = self.rows, self.net.d
         places = (rows[:, None] * d + torch.arange(d).to(rows)).flatten()
         H = self.net.hessian(["E"], keep=False)[places][:, places]
-        floors = []
-        for tau in tolerances:
+
+        def floor(tau: float) -> int:
             matrix = H.clone()
             for slot, G in zip(self.slots, self._G, strict=True):
                 pairs = matrix.view(len(rows), d, len(rows), d)
                 pairs -= torch.einsum("tu,il->tiul", G[rows] @ G[rows].T, slot.null / tau)
             matrix.diagonal().add_(tau)
-            floors.append(count_below(matrix, -10 * torch.finfo(H.dtype).eps * float(matrix.norm())) or 0)
-        return floors
+            return count_below(matrix, -10 * torch.finfo(H.dtype).eps * float(matrix.norm())) or 0
+
+        floors: dict[float, int] = {}
+        ordered = sorted(set(tolerances))
+        for tau in dict.fromkeys([*ordered[:1], *ordered[-1:], *_bisecting(ordered)]):
+            # What is below a larger tolerance is below this one; between two that agree nothing is left to count.
+            larger = max((floors[t] for t in floors if t > tau), default=0)
+            smaller = min((floors[t] for t in floors if t < tau), default=larger + 1)
+            floors[tau] = larger if larger == smaller else floor(tau)
+        return [floors[tau] for tau in tolerances]
 
 
 def _bisecting(values: Sequence[float]) -> list[float]:
