@@ -8,7 +8,7 @@ TEST_INSTALLED := $(VENV)/.installed-test
 DEMO_STEPS ?= 3000
 DEMO_CHECKPOINTS ?= 12
 
-.PHONY: install demo demo-transformer pictures test test-all test-fast lint bench bench-full studies studies-exploratory studies-paper studies-beyond studies-beyond-exploratory studies-pilots studies-fresh studies-settled studies-nanda torture docs clean
+.PHONY: install demo demo-transformer pictures test test-all test-fast lint bench bench-full studies studies-exploratory studies-paper studies-beyond studies-beyond-exploratory studies-pilots studies-fresh studies-settled studies-article studies-nanda torture docs clean
 
 install: $(INSTALLED)
 
@@ -127,6 +127,13 @@ studies-settled: $(INSTALLED)
 	$(call settled,paper)
 	$(BIN)/python analyses/page.py
 
+# What the primary tests of the article read, and their verdicts: hours on two cores. Resumes where it stopped.
+studies-article: $(INSTALLED)
+	$(call article,quick)
+	$(call article,mid)
+	$(BIN)/python analyses/primary.py
+	$(BIN)/python analyses/page.py
+
 # Three Transformers of the size of arXiv 2301.05217, of at most 30,000 steps: they grok after 4,400 to 9,200 of them. Each takes
 # some hundred minutes of a core, most of them for its Hessian at four steps.
 studies-nanda: $(INSTALLED)
@@ -159,6 +166,12 @@ endef
 
 define settled
 	$(call studies,studies/$(1)/settled,$(1))
+	$(BIN)/python analyses/collect.py checkpoints/trial/$(1)
+endef
+
+define article
+	$(call settled,$(1))
+	$(call studies,studies/$(1)/article,$(1))
 	$(BIN)/python analyses/collect.py checkpoints/trial/$(1)
 endef
 
