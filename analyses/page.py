@@ -31,21 +31,13 @@ seeds: from the second to the ninth of ten, 97.9 %. c is the learning rate of E 
 figure is one script in `analyses/`, from the CSV files beside this page.
 """
 PAGE = {
-    "The claims": ("table_claims", "figure_effects", "table_checks", "table_again"),
-    "Where the negative curvature is": (
-        *("figure_training", "figure_depths", "figure_index_curves"),
-        *("table_constants", "table_settled", "figure_densities"),
-    ),
-    "Without the coupling": ("table_arms", "figure_grokked", "figure_ranks", "table_l2"),
-    "Learning rates": ("figure_rates", "figure_tops", "table_comparisons", "table_auto", "table_auto_settings"),
-    "Sizes and tasks": ("figure_sizes", "table_sizes", "table_tasks"),
-    "When circles appear": ("table_events", "figure_events", "figure_circles", "table_geometry"),
-    "Rare tokens": ("table_rare", "figure_rare", "figure_map"),
-    "Transformers": ("table_pairs", "table_networks", "table_nanda", "table_transformer_rates"),
-    "Natural text": (
-        *("table_text_rates", "table_texts", "table_words", "figure_words", "table_pulls", "table_text_depths"),
-    ),
-    "Critical points, and others' results": ("table_points", "table_others"),
+    "The claims": ("table_claims", "figure_effects", "table_checks"),
+    "Where the negative curvature is": ("figure_training", "figure_depths", "figure_index_curves", "table_settled"),
+    "Without the coupling": ("table_arms", "figure_grokked", "figure_ranks"),
+    "Learning rates": ("figure_rates", "figure_tops"),
+    "When circles appear": ("table_events", "figure_events", "figure_circles"),
+    "Transformers": ("table_pairs",),
+    "Natural text": ("table_text_rates", "figure_words"),
 }
 """Scripts by section."""
 

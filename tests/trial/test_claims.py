@@ -13,7 +13,6 @@ import tables
 import verdicts
 from exact import later
 from helpers.trial_by_hand import verdict
-from table_nanda import bracket, depth_and_index
 
 TEN = np.arange(1.0, 11)
 
@@ -102,14 +101,6 @@ def test_effects_have_the_units_of_their_claims() -> None:
     assert of("C7") == "× 2 [1, 4]"
     assert of("D1") == "× 2 [1, 4]"
     assert of("A2") == "× 1.1 [0.55, 2.2]"
-
-
-def test_indices_are_written_as_what_is_known_of_them() -> None:
-    row = {"lowest": -0.02, "lowest_residual": 1e-6, "highest": 0.1, "index_lower": 3.0, "index_upper": 8.0}
-    assert depth_and_index({**row, "index_level": "bracketed"}) == "0.02; 20 %; 3 to 8"
-    assert depth_and_index({**row, "index_level": "estimated", "lowest_residual": 1.0}) == "≥ 0.02; 20 %; ≥ 3"
-    assert bracket({**row, "index_level": "estimated", "index_lower": 0.0}) == "open"
-    assert bracket({**row, "index_level": "certified", "index_upper": 3.0}) == "3"
 
 
 def test_a_median_of_six_settings_is_between_the_middle_two() -> None:
