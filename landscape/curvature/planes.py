@@ -59,7 +59,7 @@ def random_plane(
     if not directions.any():
         raise ArgumentError(
             f"the random directions over {', '.join(params)} are 0",
-            "choose parameters of two axes or more that are not 0, or biases=True, which is --biases",
+            "choose parameters of two axes or more that are not 0, or set --biases",
         )
     return directions.to(next(iter(params.values())).device)
 
