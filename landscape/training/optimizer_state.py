@@ -65,15 +65,16 @@ class OptimizerState:
                 state: Mapping[str, Tensor] = self._optimizer.state.get(parameter, {})
                 if state:
                     numbers["optimizer_updates"][i] = float(state["step"])
-                    moments[f"v_{name}"] = array(self._second_moment(state, group), forms[name])
+                    moments[f"v_{name}"] = array(second_moment(state, group), forms[name])
         return {OPTIMIZER: numbers, **({"moments": moments} if self.has_moments else {})}
 
-    def _second_moment(self, state: Mapping[str, Tensor], group: Mapping[str, Any]) -> Tensor:
-        """Of a parameter; RMSprop's is less the squared mean if it is centred."""
-        if self._is_rmsprop:
-            v = state["square_avg"]
-            return v - state["grad_avg"].square() if group["centered"] else v
-        return state["max_exp_avg_sq" if group["amsgrad"] else "exp_avg_sq"]
+
+def second_moment(state: Mapping[str, Tensor], group: Mapping[str, Any]) -> Tensor:
+    """That of Adam, or of RMSprop, which is less the squared mean if it is centred, in float64."""
+    if "square_avg" in state:
+        v = state["square_avg"].double()
+        return v - state["grad_avg"].double().square() if group["centered"] else v
+    return state["max_exp_avg_sq" if group["amsgrad"] else "exp_avg_sq"].double()
 
 
 def tables_of(parameters: Table, has_moments: bool) -> tuple[Table, ...]:

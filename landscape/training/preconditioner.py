@@ -13,6 +13,7 @@ from landscape.errors import ArgumentError, kind_of
 from landscape.files.runs import RunReader
 from landscape.models import of_run
 from landscape.models.module import recorded_training
+from landscape.training.optimizer_state import second_moment
 
 KNOWN = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.RMSprop)
 """Those whose preconditioner is known."""
@@ -54,11 +55,9 @@ def preconditioner(optimizer: torch.optim.Optimizer, params: Mapping[str, Tensor
         state = optimizer.state.get(parameter, {})
         root = torch.ones(parameter.shape, dtype=torch.float64, device=parameter.device)
         if kind is torch.optim.RMSprop and state:
-            v = whole(state["square_avg"]).double()
-            v = v - whole(state["grad_avg"]).double().square() if group["centered"] else v
-            root = v.sqrt() + float(group["eps"])
+            root = whole(second_moment(state, group)).sqrt() + float(group["eps"])
         elif kind is not torch.optim.SGD and state:
-            v = whole(state["max_exp_avg_sq" if group["amsgrad"] else "exp_avg_sq"]).double()
+            v = whole(second_moment(state, group))
             root = (v / (1 - float(group["betas"][1]) ** float(state["step"]))).sqrt() + float(group["eps"])
         # What had no gradient when others had one is not moved. SGD without momentum has no state.
         is_moved = rate and parameter.requires_grad and (state or kind is torch.optim.SGD or not optimizer.state)
@@ -98,7 +97,7 @@ def run_preconditioner(path: Path | str, step: int | None = None) -> dict[str, T
         raise ArgumentError(
             f"{path} does not hold the optimizer's state at step {step}",
             "take a step after the first update of a run whose Adam, AdamW or RMSprop was given to its "
-            "Recorder(..., optimizer=optimizer); SGD has no preconditioner",
+            "Recorder(..., optimizer=optimizer); of SGD, D is 1",
         )
     most = max(training.rates.values())
     return {name: most * piece for name, piece in D.items()}
