@@ -12,7 +12,7 @@ from helpers.matrices import draw
 from helpers.ranks import started
 from torch import Tensor, nn
 
-from landscape import HessianOperator, Objective, gathered
+from landscape import HessianOperator, Objective, gathered, preconditioner
 from landscape.errors import ArgumentError
 
 
@@ -27,6 +27,15 @@ def product(module: nn.Module) -> Tensor:
     inputs = draw(7, 3, seed=1)
     hessian = HessianOperator(Objective(module, inputs, torch.arange(7) % 2), dict(module.named_parameters()))
     return hessian @ draw(hessian.shape[0], seed=2)
+
+
+def adam_D(module: nn.Module) -> dict[str, Tensor]:
+    """D of Adam after a step on fixed data; the module moves."""
+    params = dict(module.named_parameters())
+    optimizer = torch.optim.Adam(params.values(), lr=0.01)
+    nn.functional.cross_entropy(module(draw(7, 3, seed=1).float()), torch.arange(7) % 2).backward()
+    optimizer.step()
+    return preconditioner(optimizer, params)
 
 
 def wrapped(folder: Path) -> None:
@@ -48,7 +57,7 @@ def wrapped(folder: Path) -> None:
             make()
         refused.append((str(raised.value), raised.value.hint))
     ddp = product(nn.parallel.DistributedDataParallel(net()))
-    results = {"ddp": ddp, "fsdp2": product(gathered(sharded, net())), "refused": refused}
+    results = {"ddp": ddp, "fsdp2": product(gathered(sharded, net())), "refused": refused, "D": adam_D(sharded)}
     torch.save(results, folder / f"{dist.get_rank()}.pt")
     dist.barrier()
     dist.destroy_process_group()
@@ -64,11 +73,13 @@ def test_modules_over_two_ranks(tmp_path: Path) -> None:
     moved = net()
     with torch.no_grad():
         moved[2].running_mean += 0.5
-    expected = {"ddp": product(net()), "fsdp2": product(moved)}
+    expected, D = {"ddp": product(net()), "fsdp2": product(moved)}, adam_D(moved)
     for rank in range(2):
         results = torch.load(tmp_path / f"{rank}.pt")
         for name, own in expected.items():
             assert float((results[name] - own).norm()) <= 1e-12 * float(own.norm()), name
+        for name, own in D.items():
+            assert torch.allclose(results["D"][name], own, rtol=1e-5), name
         sharded, other, one = results["refused"]
         assert "the parameters of FSDPSequential are DTensors" in sharded[0]
         assert (
