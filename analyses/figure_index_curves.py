@@ -1,8 +1,8 @@
 """A saddle index depends on its tolerance: index curves on the plateau, before and after settling
 
-Eigenvalues of a block below −τ, against τ in units of ‖H‖: medians over seeds, shaded over all intervals. These hold
-with 95 % confidence, and are proven where whole spectra or factors were computed: at `quick`, and at `mid` for ten
-seeds before settling. Settled: after fifty steps of `landscape settle`, which lessen the noise of Adam. Exploratory.
+Eigenvalues of a block below −τ, against τ in units of ‖H‖: medians over seeds, shaded over all intervals, which
+hold with 95 % confidence and are proven where whole spectra or factors were computed (`quick`; `mid` before
+settling). Exploratory.
 """
 
 from pathlib import Path
@@ -18,14 +18,15 @@ STATES = {"plateau": ("--", "Adam's checkpoint"), "settled": ("-", "settled")}
 
 def figure(root: Path) -> Figure:
     known = scales(root, table="index_curves")
-    figure, axes = plt.subplots(1, len(known), figsize=(4 * len(known) + 1.6, 3.2), layout="constrained", squeeze=False)
+    figure, axes = plt.subplots(
+        1, len(known), figsize=(2.8 * len(known) + 1.5, 2.8), layout="constrained", squeeze=False
+    )
     for axis, scale in zip(axes[0], known, strict=True):
         table = scale.tables["index_curves"]
         for (block, analysis), rows in table.groupby(["block", "analysis"]):
             draw(axis, rows, COLOURS[block], STATES[analysis][0])
         seeds = table.query("analysis == 'settled'")["seed"].nunique()
         axis.set(xscale="log", title=f"{scale.name}, {seeds} seeds", xlabel="τ / ‖H‖", ylim=(0, None))
-        axis.invert_xaxis()
     axes[0, 0].set_ylabel("eigenvalues below −τ")
     blocks = dict.fromkeys(block for scale in known for block in scale.tables["index_curves"]["block"])
     lines = [Line2D([], [], color=COLOURS[block], label=block) for block in blocks]
@@ -41,7 +42,7 @@ def draw(axis: plt.Axes, rows: pd.DataFrame, colour: str, dashes: str) -> None:
     by = rows.assign(middle=middle, **ends).groupby("tau")
     axis.plot(by["middle"].median(), color=colour, ls=dashes)
     low, high = by["least"].min(), by["most"].max()
-    axis.fill_between(low.index, low, high, color=colour, alpha=0.15, lw=0)
+    axis.fill_between(low.index, low, high, color=colour, alpha=0.1, lw=0)
 
 
 if __name__ == "__main__":

@@ -1,53 +1,46 @@
-"""What the ratio c of both learning rates changes
+"""The step of grokking follows the rate of W and V, not a ratio of rates
 
-C8: step of grokking; of a run that never did, the steps that it was watched. C5: λ_max(W) over λ_max(E) on the
-plateau. C7: the constant of Proposition 4.1. A dot a seed, lines join medians.
+Median step of grokking of five seeds, white where most never grokked. Dots: the best cell at each product of both
+rates; line: σ_max(E)/σ_max(W) at equal rates.
 """
 
 from pathlib import Path
 
+import matplotlib as mpl
+import numpy as np
 import pandas as pd
-from claims import counted
 from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from tables import PLAIN, Scale, Setting, main, scales
-
-FIXED: dict[float, Setting] = {
-    1: PLAIN,
-    10: {"study": "curvature", "case": "c10"},
-    **{c: {"study": "pace", "case": f"c{c}"} for c in (2, 4, 8, 16, 32, 64, 128)},
-}
+from primary import STEP, by_diagonal, grids
+from tables import Scale, main, scales
 
 
-def quantities(scale: Scale) -> dict[str, dict[str, dict[float, pd.Series]]]:
-    """Values by c, by colour, by panel."""
-    runs = {c: scale.runs(**known) for c, known in FIXED.items()}
-    gaps = {c: scale.rows("curvature", **FIXED[c], analysis="top-plateau", block="E") for c in (1, 10)}
-    equal = scale.runs("pace", case="equal-c10")
-    return {
-        "C8: step of grokking": {"#d55e00": {c: counted(of) for c, of in runs.items()}, "0.5": {10: counted(equal)}},
-        "C5: λ_max(W) over λ_max(E)": {
-            "#d55e00": {c: rows["curvature_ratio"] for c, rows in gaps.items() if len(rows)}
-        },
-        "C7: constant of Proposition 4.1": {"#d55e00": {c: of["prop41_constant"].dropna() for c, of in runs.items()}},
-    }
+def surface(axis: Axes, scale: Scale) -> None:
+    """Draw the grid of a size."""
+    steps = pd.DataFrame(grids(scale)).fillna(np.inf).median(axis=1).replace(np.inf, np.nan)
+    table = steps.unstack("lr")
+    edges = [np.r_[of / STEP**0.5, of[-1] * STEP**0.5] for of in (table.columns.to_numpy(), table.index.to_numpy())]
+    mesh = axis.pcolormesh(*edges, table, cmap="viridis_r", norm=mpl.colors.LogNorm(), rasterized=False)
+    bar = axis.figure.colorbar(mesh, ax=axis, label="step of grokking")
+    bar.ax.yaxis.set_major_formatter("{x:g}")
+    bar.ax.yaxis.set_minor_formatter(mpl.ticker.FuncFormatter(lambda x, _: f"{x:g}" if f"{x:g}"[0] in "25" else ""))
+    best = [of.loc[of["step"].idxmin()] for of in by_diagonal(steps).values()]
+    axis.plot([of["lr"] for of in best], [of["lr_E"] for of in best], "o", color="#d55e00", ms=5, label="best")
+    ratio = scale.runs("rates", lr_E=0.01, lr=0.01)["sigma_ratio"].median()
+    x = np.array([edges[0][0], edges[0][-1]])
+    axis.plot(x, ratio * x, color="#d55e00", lw=1.5, label="Proposition 4.1")
+    axis.plot(x, x, color="0.3", lw=1, ls="--", label="equal rates")
+    axis.set(xscale="log", yscale="log", xlabel="η of all else", ylabel="η of E", xlim=x, ylim=edges[1][[0, -1]])
+    axis.grid(visible=False)
 
 
 def figure(root: Path) -> Figure:
-    all_scales = scales(root)
-    figure, axes = plt.subplots(3, len(all_scales), figsize=(10, 7), sharey="row", layout="constrained")
-    for column, scale in zip(axes.T, all_scales, strict=True):
-        for axis, (title, colours) in zip(column, quantities(scale).items(), strict=True):
-            for colour, by_c in colours.items():
-                points = [(c, value) for c, values in by_c.items() for value in values]
-                axis.plot(*zip(*points, strict=True), "o", color=colour, alpha=0.4, ms=4)
-                medians = pd.Series({c: values.median() for c, values in by_c.items() if len(values)}).sort_index()
-                label = {"0.5": "same product of both rates"}.get(colour, "W keeps its rate")
-                axis.plot(medians.index, medians, color=colour, label=label)
-            axis.set(xscale="log", yscale="log", ylabel=title if axis in axes[:, 0] else "")
-        column[0].set_title(scale.name)
-        column[-1].set_xlabel("c")
-    axes[0, 0].legend(fontsize="x-small")
+    figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
+    for axis, scale in zip(axes, scales(root, ("quick", "mid")), strict=True):
+        surface(axis, scale)
+        axis.set_title(scale.name)
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
     return figure
 
 

@@ -1,27 +1,25 @@
-"""Judge the primary tests of the article: `python analyses/primary.py` writes tables/primary.csv and x of each seed.
+"""The primary tests of the article: x of each seed from the tables of a size, positive where what is asked is so.
 
-Their definitions are those of studies/PROTOCOL.md. x is positive where what is asked is so. Holm's correction is over
-all of them, of both sizes.
+Their definitions are those of studies/PROTOCOL.md; verdicts.py judges them.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
+import json
 import math
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Hashable
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from claims import difference, log_ratio, middle
-from exact import ALPHA, holm, later, median_interval, signed_rank_p
-from tables import REFERENCE, Scale
+from claims import Numbers, Test, difference, log_ratio, middle, ratio
+from exact import later
+from tables import Scale
 
-Numbers = Mapping[int, float]
-"""x by seed."""
-SCALES = ("quick", "mid")
+STUDIES = Path(__file__).parents[1] / "studies"
+SIZES = ("quick", "mid")
 FORK = {"quick": 1000, "mid": 300}
 """Step from which the runs of `cut` differ, by size."""
 BEST = {
@@ -31,18 +29,6 @@ BEST = {
 """Learning rate and weight decay of the pilots that grokked soonest."""
 STEP = 2.5
 """Between neighbouring rates of the grid."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Primary:
-    """What is asked, what the effect that readers see measures and how it follows from x, and x itself."""
-
-    asked: str
-    measure: str
-    effect: Callable[[float], float]
-    x: Callable[[Scale], Numbers]
-    seeds: range = range(700, 710)
-    pooled: bool = False
 
 
 def settled_depths(scale: Scale, *blocks: str) -> Numbers:
@@ -88,21 +74,32 @@ def of_E_alone(scale: Scale) -> Numbers:
     return {seed: abs(of_E) - 3 * abs(of_W) for seed, (of_E, of_W) in slopes.items()}
 
 
-def best_ratio(grid: pd.Series) -> float:
-    """The median over diagonals of ln of the best rate of E over that of all else."""
+def by_diagonal(grid: pd.Series) -> dict[float, pd.DataFrame]:
+    """By ln of the product of both rates the cells that grokked, with ln of the rate of E over that of all else.
+
+    Products of which three or more cells grokked.
+    """
     table = grid.dropna().rename("step").reset_index()
     table["ratio"] = np.log(table["lr_E"] / table["lr"])
-    table["diagonal"] = np.log(table["lr_E"] * table["lr"]).div(math.log(STEP)).round()
-    best = [
-        of.loc[of["step"] == of["step"].min(), "ratio"].mean() for _, of in table.groupby("diagonal") if len(of) >= 3
-    ]
-    return float(np.median(best))
+    product = np.log(table["lr_E"] * table["lr"])
+    groups = table.groupby(product.div(math.log(STEP)).round())
+    return {float(product[of.index].mean()): of for _, of in groups if len(of) >= 3}
+
+
+def best_ratios(grid: pd.Series) -> pd.Series:
+    """By ln of the product, ln of the best rate of E over that of all else."""
+    return pd.Series(
+        {at: of.loc[of["step"] == of["step"].min(), "ratio"].mean() for at, of in by_diagonal(grid).items()}
+    )
 
 
 def ridge(scale: Scale) -> Numbers:
     """How far within a step of the grid the best ratio of rates is from Proposition 4.1's."""
     equal = scale.runs("rates", lr_E=0.01, lr=0.01)["sigma_ratio"]
-    return {seed: math.log(STEP) - abs(best_ratio(grid) - math.log(equal[seed])) for seed, grid in grids(scale).items()}
+    return {
+        seed: math.log(STEP) - abs(best_ratios(grid).median() - math.log(equal[seed]))
+        for seed, grid in grids(scale).items()
+    }
 
 
 def delays(scale: Scale, model: str, lr: float, decay: float) -> pd.Series:
@@ -132,129 +129,99 @@ def crossed(scale: Scale, *cases: str) -> Numbers:
     return difference(*(scale.runs("crossed", case=case)["grokked"] for case in cases))
 
 
-def ratio(times: float = 1.0, turned: bool = False) -> Callable[[float], float]:
-    """The effect times · e^x, or times / e^x."""
-    return lambda x: times * float(np.exp(-x if turned else x))
-
-
-def same(x: float) -> float:
-    return x
-
-
 DELAY = "delay, embedding over one-hot input"
 GROKKED = "step of grokking, L2 over nuclear norm"
 MISS = "miss of the constant 1 over that of Proposition 4.1"
-PRIMARY: dict[str, Primary] = {
-    "P1": Primary(
+PRIMARY: dict[str, Test] = {
+    "P1": Test(
         "Settled, E,W is no more than twice as deep as on the operands' rows",
         "λ_min(E,W) over λ_min(E[operands],W)",
         ratio(2, turned=True),
         lambda s: {seed: math.log(2) - x for seed, x in settled_depths(s, "E,W", "E[operands],W").items()},
     ),
-    "P2": Primary(
+    "P2": Test(
         "Settled, the constant tokens' regularised depth is below λ",
         "‖∂L/∂b₁‖ / λ",
         lambda x: 2 - x,
         bias_gradient,
     ),
-    "P3": Primary(
+    "P3": Test(
         "Settled, E,W is deeper than W,V",
         "λ_min(E,W) over λ_min(W,V)",
         ratio(),
         lambda s: settled_depths(s, "E,W", "W,V"),
     ),
-    "P4": Primary(
+    "P4": Test(
         "Steps along the lowest eigenvector of E,W cut the wait to at most 0.8 of that with random steps",
         "wait, kicked along E,W over kicked at random",
         ratio(0.8, turned=True),
         lambda s: {seed: -x for seed, x in cut(s, "EW", "random", 0.8).items()},
     ),
-    "P5": Primary(
+    "P5": Test(
         "Without its lowest directions of E,W a network waits longer",
         "wait, held over left alone",
         ratio(),
         lambda s: cut(s, "held", "none"),
     ),
-    "P6": Primary("Grokking follows the rate of E alone", "|b_E| − 3 |b_W|", same, of_E_alone, range(700, 705), True),
-    "P7": Primary(
+    "P6": Test("Grokking follows the rate of E alone", "|b_E| − 3 |b_W|", float, of_E_alone),
+    "P7": Test(
         "The best ratio of rates at a product of both is that of Proposition 4.1, to a step of the grid",
         "factor between both ratios",
         ratio(STEP, turned=True),
         ridge,
-        range(700, 705),
-        True,
     ),
-    "P8": Primary("At equal hyperparameters an embedding lengthens the delay", DELAY, ratio(), at_equal),
-    "P9": Primary("Each at its best an embedding lengthens the delay", DELAY, ratio(), at_best),
-    "P10": Primary(
+    "P8": Test("At equal hyperparameters an embedding lengthens the delay", DELAY, ratio(), at_equal),
+    "P9": Test("Each at its best an embedding lengthens the delay", DELAY, ratio(), at_best),
+    "P10": Test(
         "From memorising to grokking Proposition 4.1 predicts better than the constant 1",
         MISS,
         ratio(),
         lambda s: better_than_one(s, "plateau"),
     ),
-    "P11": Primary(
+    "P11": Test(
         "Before memorising Proposition 4.1 predicts better than the constant 1",
         MISS,
         ratio(),
         lambda s: better_than_one(s, "before"),
     ),
-    "P12": Primary(
+    "P12": Test(
         "With the weight decay of V of the L2 arm the nuclear norm still groks sooner",
         GROKKED,
         ratio(),
         lambda s: crossed(s, "l2", "nuclear-V"),
     ),
-    "P13": Primary(
+    "P13": Test(
         "With the weight decay of V of the nuclear arm L2 still groks later",
         GROKKED,
         ratio(),
         lambda s: crossed(s, "l2-V", "nuclear"),
     ),
 }
+READS = {
+    "settled": ("P1", "P2", "P3"),
+    "cut": ("P4", "P5", "P10", "P11"),
+    "rates": ("P6", "P7"),
+    "grid": ("P8", "P9"),
+    "crossed": ("P12", "P13"),
+}
+"""The tests that read the runs of a study; those of `rates` are over the seeds of both sizes."""
 
 
-def measured(root: Path) -> dict[tuple[str, str], dict[tuple[str, int], float]]:
+def seeds(size: str, study: str) -> list[int]:
+    """The seeds that a study names."""
+    found: list[int] = json.loads((STUDIES / size / f"article/{study}.json").read_text(encoding="utf-8"))["seeds"]
+    return found
+
+
+def measured(root: Path) -> dict[tuple[str, str], dict[Hashable, float]]:
     """x of every test, by its name and size, or "both", and by size and seed. Exits for a seed without one."""
-    by_test: dict[tuple[str, str], dict[tuple[str, int], float]] = {}
-    for name, test in PRIMARY.items():
-        for scale in SCALES:
-            x = test.x(Scale(root / scale))
-            if missing := [seed for seed in test.seeds if math.isnan(x.get(seed, math.nan))]:
-                sys.exit(f"error: {name} at {scale} has no number for seed {missing[0]}\nhint: make studies")
-            each = by_test.setdefault((name, "both" if test.pooled else scale), {})
-            each |= {(scale, seed): x[seed] for seed in test.seeds}
+    by_test: dict[tuple[str, str], dict[Hashable, float]] = {}
+    study_of = {name: study for study, names in READS.items() for name in names}
+    for (name, test), size in itertools.product(PRIMARY.items(), SIZES):
+        x = test.x(Scale(root / size))
+        for seed in seeds(size, study_of[name]):
+            if math.isnan(x.get(seed, math.nan)):
+                sys.exit(f"error: {name} at {size} has no number for seed {seed}\nhint: make studies")
+            at = "both" if study_of[name] == "rates" else size
+            by_test.setdefault((name, at), {})[size, seed] = x[seed]
     return by_test
-
-
-def judged(root: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """A row a test, and a row a seed."""
-    x = measured(root)
-    p = {test: signed_rank_p(list(each.values())) for test, each in x.items()}
-    corrected = holm(p)
-    rows = []
-    for test, each in x.items():
-        of, values = PRIMARY[test[0]], list(each.values())
-        median, *ends = median_interval(values)
-        word = (
-            "inconclusive" if corrected[test] >= ALPHA or not median else "supported" if median > 0 else "contradicted"
-        )
-        low, high = sorted(map(of.effect, ends))
-        effect = {"effect": of.effect(median), "low": low, "high": high}
-        named = {"test": test[0], "size": test[1], "asked": of.asked, "verdict": word, "measure": of.measure}
-        rows.append(named | effect | {"seeds": len(values), "p": p[test], "holm": corrected[test]})
-    seeds = [
-        {"test": t, "size": s, "seed": seed, "x": v} for (t, _), each in x.items() for (s, seed), v in each.items()
-    ]
-    return pd.DataFrame(rows), pd.DataFrame(seeds)
-
-
-def main() -> None:
-    """Write both tables."""
-    root = Path(sys.argv[1]) if len(sys.argv) > 1 else REFERENCE
-    for name, table in zip(("primary", "primary-seeds"), judged(root), strict=True):
-        table.to_csv(root / f"tables/{name}.csv", index=False)
-        print(root / f"tables/{name}.csv")
-
-
-if __name__ == "__main__":
-    main()

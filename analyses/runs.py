@@ -61,12 +61,12 @@ class Run:
         """Counts and norms by step and token."""
         return self.file.datasets["tokens"]
 
-    def samples(self, part: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Tokens and labels of the samples of a part, `train` or `test`."""
+    def training_tokens(self) -> NDArray[np.int64]:
+        """Tokens of the training samples."""
         data = self.file.datasets["data"].load()
         codes = dict(zip(data["split"].attrs["flag_meanings"].split(), data["split"].attrs["flag_values"], strict=True))
-        chosen = data["split"].values == codes[part]
-        return data["tokens"].values[chosen], data["labels"].values[chosen]
+        tokens: NDArray[np.int64] = data["tokens"].values[data["split"].values == codes["train"]]
+        return tokens
 
     def first(self, metric: str, threshold: float) -> float:
         """First step at which a metric reached a threshold; NaN if it never did."""
@@ -83,15 +83,6 @@ class Run:
         """The tables of an analysis."""
         with landscape.open(self.analyses[name]) as file:
             return file.to_dataframes()
-
-    @functools.cached_property
-    def geometry(self) -> xarray.Dataset:
-        """The geometry file, in memory. Exits for one that is not complete: its end would count as never there."""
-        path = self.path.with_name(f"{self.path.stem}.geometry.h5")
-        with landscape.open(path) as file:
-            if file.attrs["status"] != "complete":
-                sys.exit(f"error: {path} is {file.attrs['status']}\nhint: landscape geometry {self.path}")
-            return file.datasets["/"].load()
 
     def labelled(self, table: pd.DataFrame) -> pd.DataFrame:
         """A table with study, case and seed as its first columns."""

@@ -1,62 +1,129 @@
-"""Verdicts on every claim
+"""The paper's nine claims
 
-Each cell has the verdict, the median effect with the interval that holds it at 97.9 %, and Holm's p. Supported and not
-supported: p below 5 % and the median x above or below 0, so that *not supported* says that the opposite was found;
-undecided: neither. An effect of ≥ or ≤ is a bound: in the median of seeds a run never got there. C2 is not tested at
-any size, C6 not at `mid` and `paper` (the table of checks says why).
+Verdict on the claim as the paper has it, median effect with its interval, and beside it, by size, a null predictor,
+a control, or what the runs cannot show.
 """
 
-import math
-from collections.abc import Mapping
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
-from claims import BEST, CLAIMS
-from tables import SCALES, Scale, bound, main, number, scales
+from claims import CLAIMS
+from tables import PLAIN, SIZES, Scale, bound, factor, interval, log_ratios, main, scales, step
 
-SENSITIVITY = {
-    "S1": ("random", "aware"),
-    "I1": ("E-double", "E-half"),
-    "I2": ("W-double", "W-half"),
+NINE = tuple(f"C{i}" for i in range(1, 10))
+UNTESTED = {"C2": SIZES, "C6": ("mid", "paper"), "C7": SIZES, "C9": SIZES}
+"""Sizes whose runs do not test a claim."""
+
+
+def wait_to_half(scale: Scale) -> str:
+    of, over = (scale.runs("delay", case=case) for case in ("embedding", "onehot"))
+    waits = (of["half"] - of["memorised"]) / (over["half"] - over["memorised"])
+    with np.errstate(divide="ignore"):
+        return factor(np.log(waits.dropna()))
+
+
+def trained_by_then(scale: Scale) -> str:
+    at = scale.rows("tokens", study="rare").groupby(level="seed")["step"].first()
+    small = scale.runs("sampling", sampler="skewed", batch_size=64)["memorised"]
+    full = scale.runs("rare", case="full")["memorised"]
+    return f"{(small <= at).sum()} and {(full <= at).sum()} of {len(at)} (step {step(at)})"
+
+
+def large_batches(scale: Scale) -> str:
+    return factor(
+        log_ratios(*(scale.runs("sampling", sampler=of, batch_size=512)["grokked"] for of in ("skewed", "uniform")))
+    )
+
+
+def without_constants(scale: Scale) -> str:
+    lowest = scale.pivot("lowest", **PLAIN, analysis="plateau")
+    block = "E[operands],W" if "E[operands],W" in lowest else "E,W"
+    return factor(np.log(lowest[block] / lowest["W,V"]))
+
+
+def more_curved(scale: Scale) -> str:
+    ratios = scale.rows("curvature", **PLAIN, analysis="top-plateau", block="E")["curvature_ratio"]
+    return f"{(ratios > 1).sum()} of {len(ratios)}"
+
+
+def blind(scale: Scale) -> str:
+    """Seeds in which both blocks are most curved before memorising, after which x is 0 whatever follows."""
+    top = scale.rows("curvature", **PLAIN, analysis="top").reset_index()
+    peaks = top[top["step"] > 0].sort_values("highest").groupby(["seed", "block"])["step"].last().unstack("block")
+    return f"{(peaks.max(axis=1) <= scale.runs(**PLAIN)['memorised']).sum()} of {len(peaks)}"
+
+
+def misses(scale: Scale) -> pd.DataFrame:
+    """By what factor Proposition 4.1, 1 and its inverse miss |∇W| / |∇E|: medians on the plateau, and before."""
+    rows = {}
+    for seed, run in scale.runs(**PLAIN).iterrows():
+        records = scale.rows("metrics", **PLAIN, seed=seed).set_index("step")
+        gradients = np.log(records["grad_norm_W"] / records["grad_norm_E"])
+        sizes = np.log(records["sigma_max_E"] / records["sigma_max_W"])
+        on_plateau = (records.index >= run["memorised"]) & ~(records.index > run["grokked"])
+        before = (records.index > 0) & (records.index < run["memorised"])
+        rows[seed] = {
+            (phase, name): float(np.exp((gradients - predicted).abs()[at].median()))
+            for phase, at in (("plateau", on_plateau), ("before", before))
+            for name, predicted in (("Proposition 4.1", sizes), ("1", 0 * sizes), ("its inverse", -sizes))
+        }
+    return pd.DataFrame(rows).T
+
+
+def nulls_of_C7(scale: Scale) -> str:
+    found = misses(scale)["plateau"]
+    return " and ".join(f"× {interval(found[name])}" for name in ("1", "its inverse"))
+
+
+def same_product(scale: Scale) -> str:
+    return factor(log_ratios(scale.runs(**PLAIN)["grokked"], scale.runs("pace", case="equal-c10")["grokked"]))
+
+
+def smallest_batches(scale: Scale) -> str:
+    return factor(-np.log(scale.runs("sampling", sampler="random", batch_size=64)["f_E"]))
+
+
+BESIDE: dict[str, tuple[str, Callable[[Scale], str]]] = {
+    "C1": ("the wait to 50 % test accuracy", wait_to_half),
+    "C2": ("memorised by the step compared, batches of 64 and full ones", trained_by_then),
+    "C3": ("batches of 512 alone", large_batches),
+    "C4": ("without the constant tokens", without_constants),
+    "C5": ("W more curved than E under c = 1", more_curved),
+    "C6": ("seeds that cannot tell", blind),
+    "C7": ("miss of the constant 1, and of the inverse", nulls_of_C7),
+    "C8": ("at the same product of both rates", same_product),
+    "C9": ("in batches of 64", smallest_batches),
 }
 
 
-def compared(scale: Scale, claim: str) -> tuple[pd.DataFrame, pd.DataFrame] | None:
-    """The runs of which the effect of a claim is the ratio of steps."""
-    if claim in SENSITIVITY:
-        return tuple(scale.runs("sensitivity", case=case) for case in SENSITIVITY[claim])  # type: ignore[return-value]
-    if claim == "C1":
-        return scale.runs("delay", case="embedding"), scale.runs("delay", case="onehot")
-    if claim == "D2":
-        return scale.runs("tables", case="l2"), scale.runs("tables", case="nuclear")
-    if claim in ("A1", "A2"):
-        rates = ("1.0", "auto") if claim == "A1" else ("auto", BEST[scale.name])
-        return scale.runs("auto", lr_ratio=rates[0]), scale.runs("auto", lr_ratio=rates[1])
-    return None
+COMPARED = {"C1": ("delay", ("embedding", "onehot"), "delay"), "D2": ("tables", ("l2", "nuclear"), "grokked")}
+"""The runs of which a claim takes a ratio, by study, and the event."""
 
 
-def effect(scale: Scale, row: Mapping[str, object]) -> str:
-    """The effect of a claim with its interval, or its bound."""
-    name, x = str(row["claim"]), [float(str(row[part])) for part in ("median", "low", "high")]
-    pair = compared(scale, name) if math.isinf(x[0]) else None
-    bounded = bound(*pair, "delay" if name == "C1" else "grokked") if pair else None
-    return f"× {bounded}" if bounded else CLAIMS[name].shown(*x)
+def effect(scale: Scale, claim: str) -> str:
+    """The effect of a claim with its interval; a bound where runs never grokked."""
+    (row,) = scale.tables["verdicts"].query("claim == @claim").to_dict("records")
+    verdict = "not tested" if scale.name in UNTESTED.get(claim, ()) else row["verdict"]
+    if claim in COMPARED and np.isinf(row["median"]):
+        study, cases, event = COMPARED[claim]
+        return f"{verdict}: × {bound(*(scale.runs(study, case=case) for case in cases), event)}"
+    measured = CLAIMS[claim].effect
+    sign = "" if claim == "C2" else "× "
+    return f"{verdict}: {sign}{interval(scale.rows('seeds', claim=claim)['x'], measured)}"
 
 
 def table(root: Path) -> pd.DataFrame:
-    cells: dict[str, dict[str, str]] = {}
-    for scale in scales(root, SCALES):
-        verdicts = pd.concat([scale.tables[name] for name in ("verdicts", "beyond") if name in scale.tables])
-        for row in verdicts.to_dict("records"):
-            text = f"{row['verdict']}: {effect(scale, row)}, p = {number(row['holm'])}"
-            cells.setdefault(row["claim"], {})[scale.name] = text
-    rows = [
-        {"claim": name, "statement": claim.statement, "effect": claim.measure} | cells[name]
-        for name, claim in CLAIMS.items()
-        if name in cells
-    ]
-    frame = pd.DataFrame(rows)
-    return frame[["claim", "statement", "effect", *(name for name in SCALES if name in frame)]].fillna("–")
+    found = scales(root)
+    rows = []
+    for claim in NINE:
+        words, of = BESIDE[claim]
+        beside = "; ".join(of(scale) for scale in found)
+        cells = {scale.name: effect(scale, claim) for scale in found}
+        rows.append({"claim": f"{claim}. {CLAIMS[claim].asked}", "effect": CLAIMS[claim].measure} | cells)
+        rows[-1]["beside it"] = f"{words}: {beside}"
+    return pd.DataFrame(rows)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ def row(scale: Scale, block: str) -> dict[str, object]:
     depths = -ends.pivot_table(index="seed", columns="analysis", values="lowest").loc[of.index]
     depths = depths.div(of["weight_decay"], axis=0)
     return {
-        "scale": scale.name,
+        "size": scale.name,
         "seeds": len(depths),
         "block": block,
         "depth / λ": interval(depths["plateau"]),

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import matplotlib as mpl
+import numpy as np
 import pandas as pd
 import seaborn as sns
 from exact import later, median_interval
@@ -17,8 +18,7 @@ from matplotlib.figure import Figure
 
 REFERENCE = Path(__file__).parents[1] / "reports/reference"
 SIZES = ("quick", "mid", "paper")
-"""Sizes at which the paper's claims are judged, smallest first."""
-SCALES = (*SIZES, "transformer", "text", "text-transformer")
+"""Smallest first."""
 Setting = Mapping[str, object]
 """Columns of a table with the values that choose its rows."""
 PLAIN: Setting = {"study": "curvature", "case": "c1"}
@@ -99,22 +99,13 @@ def interval(values: Sequence[float] | pd.Series, shown: Callable[[float], float
     median, low, high = median_interval(values)
     few = math.isnan(low)
     ends = (min(values), max(values)) if few else (low, high)
-    middle, *between = (number(shown(value)) for value in (median, *ends))
+    middle, between = number(shown(median)), [number(value) for value in sorted(map(shown, ends))]
     return f"{middle} ({between[0]} to {between[1]}; n = {len(values)})" if few else f"{middle} [{', '.join(between)}]"
 
 
 def factor(logarithms: Sequence[float] | pd.Series) -> str:
     """The factors with these logarithms; a dash for none."""
-    return f"× {interval(logarithms, _exp)}" if len(logarithms) else "–"
-
-
-def _exp(x: float) -> float:
-    return math.inf if x == math.inf else math.exp(x)
-
-
-def span(values: pd.Series) -> str:
-    """The median with the least and the largest."""
-    return f"{number(values.median())} [{number(values.min())}, {number(values.max())}]"
+    return f"× {interval(logarithms, lambda x: float(np.exp(x)))}" if len(logarithms) else "–"
 
 
 def count(steps: pd.Series) -> str:
@@ -125,22 +116,12 @@ def count(steps: pd.Series) -> str:
 def step(steps: pd.Series) -> str:
     """The median step of an event, in which never is latest."""
     middle = steps.fillna(math.inf).median()
-    return f"{middle:,.0f}" if math.isfinite(middle) else "∞"
+    return f"{middle:,.0f}" if math.isfinite(middle) else "never"
 
 
-def differences(of: pd.DataFrame, over: pd.DataFrame, event: str = "grokked") -> list[float]:
+def log_ratios(of: pd.Series, over: pd.Series) -> list[float]:
     """ln of the ratio of two steps, for the seeds of both runs."""
-    seeds = of.index.intersection(over.index)
-    return [later(float(of.at[seed, event]), float(over.at[seed, event])) for seed in seeds]
-
-
-def ratio(of: pd.DataFrame, over: pd.DataFrame, event: str = "grokked") -> str:
-    """The ratio of two steps over the seeds of both runs; a dash for none, a bound where the median is infinite."""
-    x = differences(of, over, event)
-    if x and of[event].isna().all() and over[event].isna().all():
-        return "never in either"
-    bounded = bound(of, over, event) if x and math.isinf(median_interval(x)[0]) else None
-    return f"× {bounded}" if bounded else factor(x)
+    return [later(float(of[seed]), float(over[seed])) for seed in of.index.intersection(over.index)]
 
 
 def bound(of: pd.DataFrame, over: pd.DataFrame, event: str = "grokked") -> str | None:

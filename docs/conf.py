@@ -133,7 +133,7 @@ def link_files(app: Sphinx, doctree: nodes.document) -> None:
 
 def copy_files(app: Sphinx, error: Exception | None) -> None:
     """What pages link to beside pages: the page of the trial with its tables and figures, and what that links to."""
-    pages = shutil.ignore_patterns("report.*")  # of which the site has its own, from report.md
+    pages = shutil.ignore_patterns("article.html", "*.md")  # of which the site has its own
     shutil.copytree(ROOT / "reports/reference", app.outdir / "reports/reference", ignore=pages, dirs_exist_ok=True)
     shutil.copy(ROOT / "studies/PROTOCOL.md", app.outdir / "studies")
     (app.outdir / "index.html").write_text('<meta http-equiv="refresh" content="0; url=docs/index.html">')

@@ -30,7 +30,6 @@ READ = {
     "curvature": {"c1", "c10"},
     "decay": {"base"},
     "delay": {"embedding", "onehot"},
-    "film": {"base"},
     "pace": {"curvature"},
     "rare": {"full"},
     "sampling": {"base"},
@@ -40,7 +39,6 @@ READ = {
 OWN = {
     "constants": {"embed_dim": 4, "hidden": 32, "steps": 200},
     "curvature": {"init_scale_E": 2.0, "steps": 200},
-    "film": {"embed_dim": 4, "hidden": 16, "steps": 20},
     "tables": {"steps": 340},
 }
 """Narrow, since the blocks of four tokens would take most of the time; long enough for a nuclear norm to grok."""

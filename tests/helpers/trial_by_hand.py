@@ -155,7 +155,8 @@ def grokked(source: Source, run: str) -> float:
 
 def log_ratio(a: float, b: float) -> float:
     """ln(a / b) of two times, either of which may be infinite."""
-    return 0.0 if a == b else float(np.log(a) - np.log(b))
+    with np.errstate(divide="ignore"):
+        return 0.0 if a == b else float(np.log(a) - np.log(b))
 
 
 def at_most(source: Source, run: str) -> float:
@@ -255,12 +256,13 @@ def verdict(x: Mapping[str, Mapping[int, float]]) -> dict[str, tuple[float, str]
     for rank, name in enumerate(sorted(p, key=p.__getitem__)):
         worst = max(worst, min(1.0, p[name] * (len(p) - rank)))
         median = float(np.sort(list(x[name].values()))[[(len(x[name]) - 1) // 2, len(x[name]) // 2]].sum())
-        verdicts[name] = worst, "undecided" if worst >= 0.05 else "supported" if median > 0 else "not supported"
+        verdicts[name] = worst, "inconclusive" if worst >= 0.05 else "supported" if median > 0 else "contradicted"
     return verdicts
 
 
 def enumerated(x: Floats) -> float:
     """p of the test of signed ranks, sign by sign."""
+    x = np.array([float(f"{value:.12f}") for value in x])
     ranks = stats.rankdata(np.abs(x)) * (x != 0)
     signs = np.array(list(itertools.product((-1.0, 1.0), repeat=len(x))))
     return float(np.mean(np.abs(signs @ ranks) >= abs(np.sign(x) @ ranks) - 1e-9))

@@ -18,31 +18,30 @@ TEN = np.arange(1.0, 11)
 
 
 @pytest.mark.parametrize(
-    ("x", "judgement", "needed"),
+    ("x", "judgement"),
     [
-        (TEN, "supported", None),
-        (-TEN, "not supported", None),
+        (TEN, "supported"),
+        (-TEN, "contradicted"),
         # Infinite numbers rank highest, and the median is that of the others.
-        (np.r_[TEN[:4], [np.inf] * 6], "supported", None),
-        # Of four seeds all of a sign p is 2/2^4; of eight 2/2^8 = 0.0078; of twelve 2/2^12, which is below 0.05/13.
-        (TEN[:4], "undecided", 12),
-        (np.zeros(10), "undecided", None),
-        (np.r_[TEN[:5], -TEN[:5]], "undecided", None),
+        (np.r_[TEN[:4], [np.inf] * 6], "supported"),
+        # Of four seeds all of a sign p is 2/2^4.
+        (TEN[:4], "inconclusive"),
+        (np.zeros(10), "inconclusive"),
+        (np.r_[TEN[:5], -TEN[:5]], "inconclusive"),
     ],
 )
-def test_verdicts(x: np.ndarray, judgement: str, needed: int | None) -> None:
+def test_verdicts(x: np.ndarray, judgement: str) -> None:
     """Beside twelve tests that decide nothing."""
-    others = {name: dict(enumerate(np.zeros(10))) for name in claims.FAMILIES[0].claims if name != "C1"}
-    table = verdicts.judge({"C1": dict(enumerate(x)), **others}).set_index("claim")
-    row = table.loc["C1"]
+    others = {name: dict(enumerate(np.zeros(10))) for name in claims.CLAIMS if name != "C1"}
+    judged = verdicts.judge({"C1": dict(enumerate(x)), **others})
+    row = judged.pop("C1")
     assert row["verdict"] == judgement
-    assert (None if pd.isna(row["seeds_to_decide"]) else row["seeds_to_decide"]) == needed
     assert row["holm"] == pytest.approx(min(1, 13 * row["p"]))
-    assert (table.drop("C1")["verdict"] == "undecided").all()
+    assert all(of["verdict"] == "inconclusive" for of in judged.values())
     assert row["median"] == np.median(x)
     if len(x) == 10:
         # The second and the ninth of ten: 97.9 %.
-        assert tuple(row[["low", "high"]]) == tuple(np.sort(x)[[1, 8]])
+        assert (row["low"], row["high"]) == tuple(np.sort(x)[[1, 8]])
     assert verdict({"C1": dict(enumerate(x)), **others})["C1"] == (pytest.approx(row["holm"]), judgement)
 
 
@@ -69,18 +68,21 @@ def runs(steps: list[float]) -> pd.DataFrame:
 
 
 def test_ratios_are_of_seeds_that_both_have() -> None:
-    of, over = runs([200.0 * (i + 1) for i in range(10)]), runs([100.0] * 12)
-    assert tables.ratio(of, over) == "× 11 [4, 18]".replace("11", f"{math.sqrt(10 * 12):.3g}")
-    assert tables.ratio(of[:3], over) == "× 4 (2 to 6; n = 3)"
-    assert tables.ratio(runs([None] * 6), runs([None] * 6)) == "never in either"
-    assert tables.ratio(of, over[:0]) == "–"
+    of, over = (runs(steps)["grokked"] for steps in ([200.0 * (i + 1) for i in range(10)], [100.0] * 12))
+    assert tables.factor(tables.log_ratios(of, over)) == "× 11 [4, 18]".replace("11", f"{math.sqrt(10 * 12):.3g}")
+    assert tables.factor(tables.log_ratios(of[:3], over)) == "× 4 (2 to 6; n = 3)"
+    assert tables.factor(tables.log_ratios(of, over[:0])) == "–"
     assert (later(math.nan, 5), later(5, math.nan), later(math.nan, math.nan)) == (math.inf, -math.inf, 0)
+
+
+def test_ends_of_an_effect_that_is_turned_over_are_in_order() -> None:
+    assert tables.interval(TEN, lambda x: -x) == "−5.5 [−9, −2]"
 
 
 def test_never_is_the_latest_step() -> None:
     steps = pd.Series([1000.0, 2000.0, None])
     assert (tables.step(steps), tables.count(steps)) == ("2,000", "2 of 3")
-    assert tables.step(steps[1:]) == "∞"
+    assert tables.step(steps[1:]) == "never"
     assert [tables.number(x) for x in (-0.00012345, math.inf, -math.inf)] == ["−0.000123", "∞", "−∞"]
 
 
@@ -95,20 +97,14 @@ def test_the_constant_of_proposition_41_is_1_where_it_holds() -> None:
 
 
 def test_effects_have_the_units_of_their_claims() -> None:
-    of = lambda name: claims.CLAIMS[name].shown(0.0, -math.log(2), math.log(2))  # noqa: E731
-    assert of("C1") == "× 1 [0.5, 2]"
-    assert of("C2") == "0 [−0.693, 0.693]"
-    assert of("C7") == "× 2 [1, 4]"
-    assert of("D1") == "× 2 [1, 4]"
-    assert of("A2") == "× 1.1 [0.55, 2.2]"
+    effects = {name: [round(claims.CLAIMS[name].effect(x), 3) for x in (0.0, math.log(2))] for name in claims.CLAIMS}
+    assert [effects[name] for name in ("C1", "C2", "C7", "D1")] == [[1, 2], [0, 0.693], [2, 1], [2, 4]]
 
 
 def test_a_median_of_six_settings_is_between_the_middle_two() -> None:
     assert claims.middle([5.0, 1.0, 2.0, 4.0, -math.inf, math.inf]) == 3
     assert claims.middle([-math.inf, math.inf]) == 0
     assert math.isnan(claims.middle([1.0, math.nan]))
-    assert claims.within(110.0, 100.0) == pytest.approx(0)
-    assert claims.within(math.nan, math.nan) == 0
 
 
 def test_c6_asks_which_fall_an_event_is_nearer_to(tmp_path: Path) -> None:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import math
 import shutil
 from pathlib import Path
 
 import claims
 import collect
-import h5py
 import numpy as np
 import pandas as pd
 import pytest
 import verdicts
 from helpers.once import made_once
-from helpers.tiny_trial import SEEDS, STUDIES, TINY, make_scale, run, swept
+from helpers.tiny_trial import SEEDS, STUDIES, make_scale, run
 from helpers.trial_by_hand import Files, Tables, every_x, verdict
 from tables import Scale
 
@@ -39,7 +37,7 @@ def collected(tiny_scale: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
 @pytest.fixture(scope="module")
 def numbers(collected: Path) -> dict[str, claims.Numbers]:
     """x of each primary test."""
-    return {name: claims.CLAIMS[name].x(Scale(collected)) for name in claims.FAMILIES[0].claims}
+    return {name: claims.CLAIMS[name].x(Scale(collected)) for name in claims.CLAIMS}
 
 
 def same(one: claims.Numbers, other: claims.Numbers) -> bool:
@@ -67,12 +65,11 @@ def test_the_tables_hold_all_that_the_verdicts_need(
 ) -> None:
     """From the CSV that the command writes, other code gets the same x and verdicts."""
     copied = Path(shutil.copytree(collected, tmp_path / "quick"))
-    family = claims.Family(claims.FAMILIES[0].claims, SEEDS, ["quick"])
-    monkeypatch.setattr(verdicts, "FAMILIES", [family])
-    run(verdicts.main, copied)
+    monkeypatch.setattr(verdicts, "SEEDS", SEEDS)
+    table, _ = verdicts.claims(Scale(copied))
+    table = table.set_index("claim")
     by_hand = every_x(Tables(copied))
     assert all(same(numbers[name], by_hand[name]) for name in numbers)
-    table = pd.read_csv(copied / "verdicts.csv").set_index("claim")
     assert table.index.tolist() == list(numbers)
     for name, (corrected, judgement) in verdict(by_hand).items():
         assert table.loc[name, "verdict"] == judgement
@@ -81,28 +78,7 @@ def test_the_tables_hold_all_that_the_verdicts_need(
     runs = pd.read_csv(copied / "runs.csv")
     runs[(runs["study"] != "decay") | (runs["seed"] != 101)].to_csv(copied / "runs.csv", index=False)
     with pytest.raises(SystemExit, match="error: O3 at quick has no number for seed 101"):
-        run(verdicts.main, copied)
-
-
-@pytest.mark.long
-def test_spectra_and_densities_are_those_of_the_file(tiny_scale: Path, collected: Path) -> None:
-    """Of the film alone, by h5py: each eigenvalue at its rank, both ends; densities that add to 1."""
-    spectra, densities = (pd.read_csv(collected / f"{name}.csv") for name in ("spectra", "densities"))
-    assert set(spectra["study"]) == set(densities["study"]) == {"film"}
-    seed = spectra["seed"].iloc[0]
-    with h5py.File(tiny_scale / f"film/base-s{seed}.hessian-film.h5") as file:
-        steps = list(file["step"][:])
-        for (step, block), rows in spectra[spectra["seed"] == seed].groupby(["step", "block"]):
-            values = file["spectrum"][block][steps.index(step)]
-            ranks = (rows["below"] * (len(values) - 1)).round().astype(int).tolist()
-            np.testing.assert_allclose(rows["eigenvalue"], values[ranks], rtol=1e-12)
-            assert (ranks[0], ranks[-1], len(rows)) == (0, len(values) - 1, min(51, len(values)))
-        for (step, block), rows in densities[densities["seed"] == seed].groupby(["step", "block"]):
-            at, grid = steps.index(step), file["density/eigenvalue"][steps.index(step)]
-            places = np.searchsorted(grid, rows["eigenvalue"] - 1e-9 * np.ptp(grid))
-            np.testing.assert_allclose(rows["density"], file["density"][block][at][places], rtol=1e-12)
-            assert np.diff(rows["eigenvalue"]).max() <= file["density/width"][at]
-            assert np.trapezoid(rows["density"], rows["eigenvalue"]) == pytest.approx(1, abs=1e-4)
+        verdicts.claims(Scale(copied))
 
 
 @pytest.mark.long
@@ -146,33 +122,3 @@ def test_a_claim_is_checked_with_h5py_alone(
     monkeypatch.chdir(tmp_path)
     exec(code.replace("range(100, 110)", "range(100, 102)"), {})
     assert capsys.readouterr().out.endswith(f"median {round(float(np.median(list(numbers['C4'].values()))), 3)}\n")
-
-
-@pytest.mark.long
-def test_the_map_is_that_of_the_raw_files(tmp_path: Path) -> None:
-    """When embeddings rest, and how often batches leave tokens out, by h5py alone."""
-    study = json.loads((STUDIES / "quick/beyond/map.json").read_text())
-    grid = {"weight_decay": [0.001], "skew": [0.0, 1.0]}
-    tiny = {**study, "train": {**study["train"], **TINY, "batch_size": 8}, "grid": grid, "seeds": [200]}
-    folder = swept(tiny, tmp_path / "quick")
-    run(collect.main, tmp_path / "quick", "--out", tmp_path / "out")
-    table = pd.read_csv(tmp_path / "out/quick/map.csv").set_index("skew")
-    p = TINY["p"]
-    for skew, row in table.iterrows():
-        with h5py.File(folder / f"base-weight_decay=0.001-skew={skew}-s200.h5") as file:
-            steps, norms, count = (file[f"tokens/{name}"][:] for name in ("step", "embedding_norm", "count"))
-            accuracy, at = file["metrics/test_accuracy"][:], file["metrics/metric_step"][:]
-        order = np.argsort(count[-1, :p], kind="stable")
-        for name, group in (("rare", order[: p // 5]), ("frequent", order[-(p // 5) :])):
-            rest = [min(s for s in steps if (abs(norms[steps >= s, i] / norms[-1, i] - 1) <= 0.1).all()) for i in group]
-            assert row[f"rest_{name}"] == np.median(rest)
-            assert row[f"absent_{name}"] == pytest.approx(1 - count[-1, group].mean() / steps[-1])
-        np.testing.assert_equal(row["grokked"], min(at[accuracy >= 0.95], default=math.nan))
-
-
-def test_a_spike_is_ten_times_the_median_of_the_ten_records_before() -> None:
-    loss = pd.Series(1.0, index=range(0, 500, 25))
-    loss[[50, 300, 325, 400]] = [99.0, 11.0, 12.0, 9.0]
-    assert collect.spikes(loss, 100.0) == 1
-    assert collect.spikes(loss, 300.0) == 0
-    assert math.isnan(collect.spikes(loss, math.nan))

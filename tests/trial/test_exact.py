@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from exact import holm, median_interval, seeds_to_decide, share_interval, signed_rank_p
+from exact import holm, median_interval, share_interval, signed_rank_p
 from scipy import stats
 
 
@@ -48,6 +48,13 @@ def test_ties_zeros_and_what_never_came(x: list[float]) -> None:
     assert signed_rank_p([-v for v in x]) == pytest.approx(signed_rank_p(x), rel=1e-12)
 
 
+def test_ratios_as_far_from_1_are_ties() -> None:
+    """Their logarithms differ by rounding."""
+    x = [math.log(11 / 12), math.log(12 / 11), math.log(2), math.log(3)]
+    assert abs(x[0]) != x[1]
+    assert signed_rank_p(x) == pytest.approx(enumerated([-1, 1, 2, 3]), rel=1e-12)
+
+
 def test_ten_seeds_that_agree_reach_the_least_p() -> None:
     assert signed_rank_p(range(1, 11)) == pytest.approx(2 / 2**10)
     assert signed_rank_p([math.inf] * 10) == pytest.approx(2 / 2**10)
@@ -66,30 +73,6 @@ def test_of_ten_the_second_and_the_ninth_bound_the_median() -> None:
 def test_holm_corrects_in_order() -> None:
     corrected = holm({"a": 0.01, "b": 0.04, "c": 0.03, "d": 0.005})
     assert corrected == pytest.approx({"d": 0.02, "a": 0.03, "c": 0.06, "b": 0.06})
-
-
-def test_what_would_decide() -> None:
-    x = [0.1, 0.4, -0.2, 0.5, 0.6, -0.3, 0.7, 0.8, 0.9, 0.05]
-    family = {"a": x, "b": x, **{str(i): [0.0] * 10 for i in range(11)}}
-    needed = seeds_to_decide(family, "a")
-    assert needed
-    assert needed % 10 == 0
-    assert signed_rank_p(np.tile(x, needed // 10)) < 0.05 / 13 <= signed_rank_p(np.tile(x, needed // 10 - 1))
-    # Beside tests that pass before it, it has to pass a later step of Holm's alone.
-    sooner = seeds_to_decide({"a": x, **{str(i): list(range(1, 11)) for i in range(12)}}, "a")
-    assert sooner
-    assert sooner < needed
-    p = [signed_rank_p(np.tile(x, times)) for times in (sooner // 10 - 1, sooner // 10)]
-    assert p[1] < 0.05 <= p[0]
-    assert seeds_to_decide({"a": [1.0, -1.0]}, "a") is None
-
-
-def test_no_number_of_seeds_decides_where_median_and_ranks_disagree() -> None:
-    """Four far above zero outweigh six just below it; with zeros in the middle there is no sign to decide for."""
-    x = [9.0, 9.1, 9.2, 9.3, -0.1, -0.2, -0.3, -0.4, -0.5, -0.6]
-    assert signed_rank_p(np.tile(x, 20)) < 0.05
-    assert seeds_to_decide({"a": x}, "a") is None
-    assert seeds_to_decide({"a": [0.0] * 6 + [1.0, 2.0, 3.0, 4.0]}, "a") is None
 
 
 @pytest.mark.parametrize(("successes", "trials"), [(0, 10), (3, 10), (10, 10)])

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import primary
 import pytest
+import verdicts
 from primary import PRIMARY
 from scipy import stats
 from tables import Scale
@@ -106,7 +107,7 @@ def test_all_are_corrected_together(tmp_path: Path) -> None:
     """24 tests of two sizes; p by SciPy, Holm's by hand."""
     for scale, fork in primary.FORK.items():
         write(tmp_path / scale, of_E=-0.8, of_W=0.1, best=2.5**4, fork=fork)
-    table, seeds = primary.judged(tmp_path)
+    table, seeds = verdicts.primary(tmp_path)
     assert len(table) == 24
     assert len(seeds) == 24 * 10
     assert set(table["verdict"]) == {"supported", "contradicted"}
