@@ -25,8 +25,7 @@ import table_verdicts
 from docutils.core import publish_file
 from exact import median_interval
 from myst_parser.docutils_ import Parser
-from primary import seeds
-from tables import PLAIN, REFERENCE, SIZES, Scale, count, interval, log_ratios, look, number, scales, which, write
+from tables import PLAIN, SIZES, Scale, count, interval, log_ratios, look, number, root_of, scales, which, write
 
 HERE = Path(__file__).parent
 SCRIPTS = sorted(path.stem for kind in ("table", "figure") for path in HERE.glob(f"{kind}_*.py"))
@@ -55,7 +54,11 @@ class Numbers:
         """The verdict of a primary test, at every size unless one is named; the sentence needs it to be this word."""
         verdicts = set(which(self.primary, test=name, **{"size": size} if size else {})["verdict"])
         if verdicts != {word}:
-            raise ValueError(f"the article says {word} of {name} {size}, and the tables {', '.join(sorted(verdicts))}")
+            said = f"{word} of {name}{f' at {size}' if size else ''}"
+            sys.exit(
+                f"error: the article says {said}, and the tables {', '.join(sorted(verdicts))}; tables and "
+                "figures are made, the article is not\nhint: write what was found in analyses/article.md.j2"
+            )
         return f"**{word}**"
 
     def row(self, table: str, **known: object) -> dict[str, object]:
@@ -71,7 +74,6 @@ class Numbers:
     def index(self, size: str, state: str, tau: float) -> str:
         """Median bounds over seeds of how many eigenvalues of E,W are below −tau ‖H‖, at a state of the figure."""
         curves = Scale(self.root / size).rows("index_curves", study="settled", block="E,W", analysis=state)
-        curves = curves.loc[seeds(size, "settled")]
         low, high = curves[np.isclose(curves["tau"], tau)][["lower", "upper"]].median()
         return f"{low:,.0f}" if low == high else f"{low:,.0f}–{high:,.0f}"
 
@@ -187,7 +189,7 @@ def main() -> None:
     """Write tables, figures and the article below the folder."""
     mpl.use("agg")
     look()
-    root = (Path(sys.argv[1]) if len(sys.argv) > 1 else REFERENCE).resolve()
+    root = root_of(str(__doc__))
     text = filled(root)
     (root / "article.md").write_text(text, encoding="utf-8")
     print(f"{root / 'article.md'}: {words(text):,} words")

@@ -1,4 +1,4 @@
-"""The penalty on the first layer decides when a network groks, with or without a coupling
+"""Without a coupling, the penalty on the first layer decides when a network groks
 
 Share of runs that have grokked (Kaplan–Meier), ten seeds an arm. Tables are E W_kᵀ trained directly, with no E and
 no W. Crossed: each penalty with the weight decay of V that the other has.

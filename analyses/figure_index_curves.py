@@ -1,8 +1,7 @@
 """A saddle index depends on its tolerance: index curves on the plateau, before and after settling
 
-Eigenvalues of a block below −τ, against τ in units of ‖H‖: medians over seeds, shaded over all intervals, which
-hold with 95 % confidence and are proven where whole spectra or factors were computed (`quick`; `mid` before
-settling). Exploratory.
+Eigenvalues of a block below −τ, against τ in units of ‖H‖: medians over seeds, shaded over all intervals, which are
+proven at `quick` and hold with 95 % confidence elsewhere. Exploratory.
 """
 
 from pathlib import Path
@@ -25,8 +24,7 @@ def figure(root: Path) -> Figure:
         table = scale.tables["index_curves"]
         for (block, analysis), rows in table.groupby(["block", "analysis"]):
             draw(axis, rows, COLOURS[block], STATES[analysis][0])
-        seeds = table.query("analysis == 'settled'")["seed"].nunique()
-        axis.set(xscale="log", title=f"{scale.name}, {seeds} seeds", xlabel="τ / ‖H‖", ylim=(0, None))
+        axis.set(xscale="log", title=f"{scale.name}, {table['seed'].nunique()} seeds", xlabel="τ / ‖H‖", ylim=(0, None))
     axes[0, 0].set_ylabel("eigenvalues below −τ")
     blocks = dict.fromkeys(block for scale in known for block in scale.tables["index_curves"]["block"])
     lines = [Line2D([], [], color=COLOURS[block], label=block) for block in blocks]

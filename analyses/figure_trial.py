@@ -1,4 +1,4 @@
-"""Settled, E,W is shallow; steps along it shorten no wait; and grokking follows the rate of W and V
+"""After settling E,W is shallower; steps along it cut no wait to 0.8; grokking follows the rate of W and V
 
 **a** −λ_min of the data loss on the plateau over the weight decay λ, at Adam's checkpoint (hollow) and settled
 (filled), a mark a seed, a bar the median (`paper`: E,W alone). **b** Steps from the fork to grokking over those of
@@ -27,7 +27,7 @@ ARMS = {"EW": "along E,W", "WV": "along W,V", "held": "E,W held", "none": "left 
 def depths(scale: Scale, analysis: str) -> pd.DataFrame:
     """By seed and block, in units of the weight decay."""
     decay = scale.tables["settled"].set_index("seed")["weight_decay"]
-    return -scale.pivot("lowest", study="settled", analysis=analysis).div(decay, axis=0).dropna(how="all")
+    return -scale.pivot("lowest", study="settled", analysis=analysis).div(decay, axis=0)
 
 
 def draw_depths(axis: Axes, root: Path) -> None:

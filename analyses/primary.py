@@ -6,7 +6,6 @@ Their definitions are those of studies/PROTOCOL.md; verdicts.py judges them.
 from __future__ import annotations
 
 import itertools
-import json
 import math
 import sys
 from collections.abc import Hashable
@@ -15,10 +14,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from claims import Numbers, Test, difference, log_ratio, middle, ratio
-from exact import later
-from tables import Scale
+from tables import Scale, studies
 
-STUDIES = Path(__file__).parents[1] / "studies"
 SIZES = ("quick", "mid")
 FORK = {"quick": 1000, "mid": 300}
 """Step from which the runs of `cut` differ, by size."""
@@ -27,6 +24,8 @@ BEST = {
     "mid": {"embedding": (0.03, 0.001), "onehot": (0.03, 0.0002)},
 }
 """Learning rate and weight decay of the pilots that grokked soonest."""
+RECORD = 25
+"""Steps between two records."""
 STEP = 2.5
 """Between neighbouring rates of the grid."""
 
@@ -42,28 +41,32 @@ def bias_gradient(scale: Scale) -> Numbers:
 
 
 def waits(scale: Scale, case: str) -> pd.Series:
-    """Steps from the fork to grokking; NaN: never."""
-    return scale.runs("cut", case=case)["grokked"] - FORK[scale.name]
+    """Steps from the fork to grokking, at least those between two records; NaN: never."""
+    return (scale.runs("cut", case=case)["grokked"] - FORK[scale.name]).clip(lower=RECORD)
 
 
 def cut(scale: Scale, case: str, other: str, least: float = 1.0) -> Numbers:
     """How much longer the wait of a case is than `least` times that of another; 0 where a run had grokked before."""
-    undisturbed, pair = waits(scale, "none"), (waits(scale, case), waits(scale, other))
-    return {
-        seed: 0.0 if undisturbed[seed] <= 0 else later(pair[0][seed], pair[1][seed]) - math.log(least)
-        for seed in undisturbed.index
-    }
+    undisturbed = scale.runs("cut", case="none")["grokked"] - FORK[scale.name]
+    x = {}
+    for seed, longer in difference(waits(scale, case), waits(scale, other)).items():
+        came = scale.runs("cut", seed=seed).query("case in [@case, @other]")["grokked"].notna().any()
+        x[seed] = longer - math.log(least) if came and not undisturbed.get(seed, math.nan) <= 0 else 0.0
+    return x
 
 
 def grids(scale: Scale) -> dict[int, pd.Series]:
-    """By seed, the step of grokking by the rates of E and of all else."""
+    """By seed with all cells, the step of grokking by the rates of E and of all else."""
     runs = scale.runs("rates").reset_index().set_index(["seed", "lr_E", "lr"])["grokked"]
-    return {seed: of.droplevel("seed") for seed, of in runs.groupby(level="seed")}
+    cells = math.prod(map(len, studies(scale.name)["rates"]["grid"].values()))
+    return {seed: of.droplevel("seed") for seed, of in runs.groupby(level="seed") if len(of) == cells}
 
 
 def plane(grid: pd.Series) -> tuple[float, float]:
     """Slopes of ln(step) in ln(rate of E) and ln(rate of all else), over the cells that grokked."""
     known = grid.dropna()
+    if len(known) < 3:
+        return math.nan, math.nan
     rates = np.log(np.array(known.index.tolist()))
     _, *slopes = np.linalg.lstsq(np.column_stack([np.ones(len(rates)), rates]), np.log(known), rcond=None)[0]
     return slopes[0], slopes[1]
@@ -103,7 +106,8 @@ def ridge(scale: Scale) -> Numbers:
 
 
 def delays(scale: Scale, model: str, lr: float, decay: float) -> pd.Series:
-    return scale.runs("grid", case=model, lr=lr, weight_decay=decay)["delay"]
+    """Steps from memorising to grokking, at least those between two records; NaN: never."""
+    return scale.runs("grid", case=model, lr=lr, weight_decay=decay)["delay"].clip(lower=RECORD)
 
 
 def at_equal(scale: Scale) -> Numbers:
@@ -207,19 +211,13 @@ READS = {
 """The tests that read the runs of a study; those of `rates` are over the seeds of both sizes."""
 
 
-def seeds(size: str, study: str) -> list[int]:
-    """The seeds that a study names."""
-    found: list[int] = json.loads((STUDIES / size / f"article/{study}.json").read_text(encoding="utf-8"))["seeds"]
-    return found
-
-
 def measured(root: Path) -> dict[tuple[str, str], dict[Hashable, float]]:
     """x of every test, by its name and size, or "both", and by size and seed. Exits for a seed without one."""
     by_test: dict[tuple[str, str], dict[Hashable, float]] = {}
     study_of = {name: study for study, names in READS.items() for name in names}
     for (name, test), size in itertools.product(PRIMARY.items(), SIZES):
         x = test.x(Scale(root / size))
-        for seed in seeds(size, study_of[name]):
+        for seed in studies(size)[study_of[name]]["seeds"]:
             if math.isnan(x.get(seed, math.nan)):
                 sys.exit(f"error: {name} at {size} has no number for seed {seed}\nhint: make studies")
             at = "both" if study_of[name] == "rates" else size

@@ -27,8 +27,7 @@ def table(root: Path) -> pd.DataFrame:
             of = by_arm[arm]
             row = {"size": scale.name, "arm": words, "grokked": count(of), "wait": step(of)}
             for other in ("random", "none"):
-                # A run that had grokked before the fork has no wait.
-                row[f"over {ARMS[other]}"] = "–" if arm == other else factor(log_ratios(of[of > 0], by_arm[other]))
+                row[f"over {ARMS[other]}"] = "–" if arm == other else factor(log_ratios(of, by_arm[other]))
             rows.append(row)
     return pd.DataFrame(rows)
 

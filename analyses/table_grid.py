@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pandas as pd
-from primary import BEST
+from primary import BEST, RECORD
 from tables import Scale, count, factor, log_ratios, main, scales
 
 Setting = tuple[float, float]
@@ -22,7 +22,7 @@ def waits(scale: Scale, model: str, event: str, lr: float, decay: float) -> pd.S
     """Steps from memorising to an event; NaN: never."""
     runs = scale.runs("grid", case=model, lr=lr, weight_decay=decay)
     # An event may come before memorising does.
-    return (runs[event] - runs["memorised"]).clip(lower=25)
+    return (runs[event] - runs["memorised"]).clip(lower=RECORD)
 
 
 def row(scale: Scale, settings: Mapping[str, Setting]) -> dict[str, str]:

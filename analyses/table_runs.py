@@ -6,12 +6,12 @@ When and with what they were made, as their files say.
 from pathlib import Path
 
 import pandas as pd
-from primary import READS, seeds
+from primary import READS
 from tables import Scale, main, scales
 
 
 def row(scale: Scale, study: str) -> dict[str, object]:
-    runs = scale.runs(study).loc[seeds(scale.name, study)]
+    runs = scale.runs(study)
     times = runs["created"].str[:16].str.replace("T", " ")
     return {
         "study": study,

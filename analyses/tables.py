@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import functools
+import json
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
@@ -17,6 +20,7 @@ from exact import later, median_interval
 from matplotlib.figure import Figure
 
 REFERENCE = Path(__file__).parents[1] / "reports/reference"
+STUDIES = Path(__file__).parents[1] / "studies"
 SIZES = ("quick", "mid", "paper")
 """Smallest first."""
 Setting = Mapping[str, object]
@@ -35,6 +39,31 @@ def which(table: pd.DataFrame, **known: object) -> pd.DataFrame:
     return table
 
 
+@functools.cache
+def studies(size: str) -> Mapping[str, Mapping[str, Any]]:
+    """The definitions of the article's studies of a size by name; those of the paper's claims have other names."""
+    paths = sorted((STUDIES / size / "article").glob("*.json"))
+    return {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in paths}
+
+
+class Tables(dict[str, pd.DataFrame]):
+    """The tables of a folder by name."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        super().__init__({path.stem: self.read(path) for path in folder.glob("*.csv")})
+
+    def read(self, path: Path) -> pd.DataFrame:
+        """Of the article's studies with the seeds alone that they name, whatever was made before."""
+        table = pd.read_csv(path)
+        for name, study in studies(self.folder.name).items() if {"study", "seed"} <= {*table} else ():
+            table = table[(table["study"] != name) | table["seed"].isin(study["seeds"])]
+        return table
+
+    def __missing__(self, name: str) -> pd.DataFrame:
+        sys.exit(f"error: there is no {self.folder / name}.csv\nhint: make studies, then make studies-claims")
+
+
 @dataclasses.dataclass(frozen=True)
 class Scale:
     """The tables of one size, Transformer or text: a folder of CSV files."""
@@ -46,8 +75,8 @@ class Scale:
         return self.folder.name
 
     @functools.cached_property
-    def tables(self) -> dict[str, pd.DataFrame]:
-        return {path.stem: pd.read_csv(path) for path in self.folder.glob("*.csv")}
+    def tables(self) -> Tables:
+        return Tables(self.folder)
 
     def rows(self, table: str, **known: object) -> pd.DataFrame:
         """The rows of a table with these values, by seed; none where there is no such table."""
@@ -167,9 +196,19 @@ def look() -> None:
     mpl.rcParams["axes.spines.top"] = False
 
 
+def root_of(about: str) -> Path:
+    """The folder of the tables that the command line names, by default reports/reference."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", nargs="?", type=Path, default=REFERENCE, help="folder of the tables")
+    folder: Path = parser.parse_args().folder.resolve()
+    if not scales(folder):
+        sys.exit(f"error: {folder} has no runs.csv in quick, mid or paper\nhint: name a copy of reports/reference")
+    return folder
+
+
 def main(make: Callable[[Path], pd.DataFrame | Figure]) -> None:
-    """The command line of a script: `python analyses/table_arms.py [FOLDER]`, by default reports/reference."""
+    """The command line of a script: `python analyses/table_grid.py [FOLDER]`, by default reports/reference."""
     mpl.use("agg")
     look()
-    root = Path(sys.argv[1]) if len(sys.argv) > 1 else REFERENCE
+    root = root_of(str(sys.modules["__main__"].__doc__))
     print(write(make(root), Path(sys.argv[0]).stem.partition("_")[2], root))

@@ -15,7 +15,7 @@ import pandas as pd
 from claims import CLAIMS, SEEDS, Numbers
 from exact import ALPHA, Name, holm, median_interval, signed_rank_p
 from primary import PRIMARY, measured
-from tables import REFERENCE, Scale, scales
+from tables import Scale, root_of, scales
 
 
 def judge(x: Mapping[Name, Mapping[Hashable, float]]) -> dict[Name, dict[str, object]]:
@@ -63,7 +63,7 @@ def primary(root: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 def main() -> None:
     """Write the tables below a folder, by default reports/reference."""
-    root = Path(sys.argv[1]) if len(sys.argv) > 1 else REFERENCE
+    root = root_of(str(__doc__))
     made = {root / "tables": (("primary", "primary-seeds"), primary(root))}
     made |= {scale.folder: (("verdicts", "seeds"), claims(scale)) for scale in scales(root)}
     for folder, (names, tables) in made.items():

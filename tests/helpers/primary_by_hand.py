@@ -84,20 +84,21 @@ def p7(size: Size, seed: int) -> float:
     return math.log(2.5) - abs(float(np.median(best)) - math.log(sigma))
 
 
+def delay(size: Size, model: str, seed: int, lr: str, decay: str) -> float:
+    return max(25.0, size.grokked("grid", model, seed, "delay", lr=lr, weight_decay=decay))
+
+
 def p8(size: Size, seed: int) -> float:
     each = []
     for lr, decay in itertools.product(("0.01", "0.03", "0.1"), ("0.0002", "0.001")):
-        delays = (
-            size.grokked("grid", model, seed, "delay", lr=lr, weight_decay=decay) for model in ("embedding", "onehot")
-        )
-        each.append(log_ratio(*delays))
+        each.append(log_ratio(*(delay(size, model, seed, lr, decay) for model in ("embedding", "onehot"))))
     low, high = np.sort(each)[2:4]
     return 0.0 if low == -high else float(low + high) / 2
 
 
 def p9(size: Size, seed: int) -> float:
     of = zip(("embedding", "onehot"), BEST[size.name], strict=True)
-    return log_ratio(*(size.grokked("grid", m, seed, "delay", lr=lr, weight_decay=d) for m, (lr, d) in of))
+    return log_ratio(*(delay(size, model, seed, *setting) for model, setting in of))
 
 
 def null(phase: str) -> Callable[[Size, int], float]:

@@ -6,11 +6,13 @@ import itertools
 import math
 from pathlib import Path
 
+import article
 import numpy as np
 import pandas as pd
 import primary
 import pytest
 import verdicts
+from helpers.tiny_trial import run as run_script
 from primary import PRIMARY
 from scipy import stats
 from tables import Scale
@@ -89,8 +91,8 @@ def test_slopes_and_ridges(tmp_path: Path) -> None:
     steps.iloc[::5] = np.nan
     assert primary.plane(steps) == pytest.approx((-0.8, 0.1))
     for best in (1.0, 2.5**2, 2.5**4):
-        write(tmp_path / str(best), of_E=-0.5, of_W=-0.5, best=best, fork=300)
-        scale = Scale(tmp_path / str(best))
+        write(tmp_path / str(best) / "mid", of_E=-0.5, of_W=-0.5, best=best, fork=300)
+        scale = Scale(tmp_path / str(best) / "mid")
         x = PRIMARY["P7"].x(scale)
         assert x.keys() == set(range(700, 705))
         assert all(PRIMARY["P7"].effect(v) >= 1 for v in x.values())
@@ -101,6 +103,32 @@ def test_slopes_and_ridges(tmp_path: Path) -> None:
 def test_what_grokked_before_the_fork_has_no_wait(tmp_path: Path) -> None:
     write(tmp_path / "quick", of_E=-0.8, of_W=0.1, best=1.0, fork=0)
     assert set(PRIMARY["P4"].x(Scale(tmp_path / "quick")).values()) == {0.0}
+
+
+def test_what_never_came_what_came_at_once_and_what_is_missing(tmp_path: Path) -> None:
+    write(tmp_path / "mid", of_E=-0.8, of_W=0.1, best=1.0, fork=300)
+    path = tmp_path / "mid/runs.csv"
+    runs = pd.read_csv(path)
+    is_cut, is_grid, is_rates = (runs["study"] == study for study in ("cut", "grid", "rates"))
+    runs.loc[is_cut & runs["case"].isin(["EW", "random"]) & (runs["seed"] == 700), "grokked"] = NEVER
+    runs.loc[is_cut & (runs["case"] == "EW") & (runs["seed"] == 701), "grokked"] = 300.0
+    runs.loc[is_grid & (runs["case"] == "embedding"), "delay"] = 0.0
+    runs.loc[is_grid & (runs["case"] == "onehot"), "delay"] = 50.0
+    cell = runs.index[is_rates & (runs["seed"] == 702)][0]
+    # Runs of seeds that no study names leave all as it is.
+    others = runs.assign(seed=runs["seed"] + 200, grokked=325.0, delay=1.0)
+    pd.concat([runs.drop(index=cell), others]).to_csv(path, index=False)
+    scale = Scale(tmp_path / "mid")
+    kicked = PRIMARY["P4"].x(scale)
+    assert (kicked[700], kicked[701]) == (0, pytest.approx(math.log(0.8) - math.log(25 / 900)))
+    assert PRIMARY["P8"].x(scale) == pytest.approx(dict.fromkeys(SEEDS, math.log(25 / 50)))
+    assert PRIMARY["P6"].x(scale).keys() == {700, 701, 703, 704}
+
+
+def test_a_folder_without_tables_is_refused(tmp_path: Path) -> None:
+    for main in (verdicts.main, article.main):
+        with pytest.raises(SystemExit, match="has no runs.csv in quick, mid or paper\nhint: name a copy"):
+            run_script(main, tmp_path)
 
 
 def test_all_are_corrected_together(tmp_path: Path) -> None:
