@@ -85,7 +85,7 @@ class Numbers:
         """Word and effect of a claim of the paper, or of O2, O3, D1, D2."""
         return table_claims.effect(Scale(self.root / size), name)
 
-    def miss(self, size: str, phase: str, predictor: str = "Proposition 4.1") -> str:
+    def miss(self, size: str, phase: str, predictor: str = "prop41") -> str:
         """By what factor a predictor misses the ratio of gradients, in the runs of C7."""
         return f"× {interval(table_claims.misses(Scale(self.root / size))[phase][predictor])}"
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from runs import HALF, Run, sha256, studies
-from tables import prop41_constant
+from tables import prop41_constant, prop41_misses
 
 Runs = Mapping[str, Sequence[Run]]
 """The runs of each complete study."""
@@ -58,19 +58,12 @@ def run_row(run: Run) -> pd.DataFrame:
 
 
 def prop41(metrics: pd.DataFrame, times: Mapping[str, float]) -> dict[str, float]:
-    """Proposition 4.1's constant on the plateau, and by what factor it and its nulls miss |∇W| / |∇E| there and before.
-
-    prop41: σ_max(E) / σ_max(W); one: 1; inverse: σ_max(W) / σ_max(E).
-    """
-    gradients = np.log(metrics["grad_norm_W"] / metrics["grad_norm_E"])
+    """Proposition 4.1's constant and ratio on the plateau, and how far it and its nulls miss the gradients."""
     sizes = np.log(metrics["sigma_max_E"] / metrics["sigma_max_W"])
     on_plateau = (metrics.index >= times["memorised"]) & ~(metrics.index > times["grokked"])
-    before = (metrics.index > 0) & (metrics.index < times["memorised"])
     row = {"prop41_constant": np.exp(prop41_constant(metrics, times).median())}
     row["sigma_ratio"] = np.exp(sizes[on_plateau].median())
-    for phase, steps in (("plateau", on_plateau), ("before", before)):
-        for name, predicted in (("prop41", sizes), ("one", 0 * sizes), ("inverse", -sizes)):
-            row[f"miss_{name}_{phase}"] = np.exp((gradients - predicted).abs()[steps].median())
+    row |= {f"miss_{name}_{phase}": miss for (phase, name), miss in prop41_misses(metrics, times).items()}
     return row
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
-from table_grid import SETTINGS, waits
+from primary import SETTINGS
+from table_grid import waits
 from tables import BY_SCALE, log_ratios, main, scales
 
 FARTHEST = 60.0

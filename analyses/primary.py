@@ -19,6 +19,8 @@ from tables import Scale, studies
 SIZES = ("quick", "mid")
 FORK = {"quick": 1000, "mid": 300}
 """Step from which the runs of `cut` differ, by size."""
+SETTINGS = tuple(itertools.product((0.01, 0.03, 0.1), (0.0002, 0.001)))
+"""Learning rate and weight decay of the study `grid`."""
 BEST = {
     "quick": {"embedding": (0.1, 0.001), "onehot": (0.1, 0.0002)},
     "mid": {"embedding": (0.03, 0.001), "onehot": (0.03, 0.0002)},
@@ -112,9 +114,8 @@ def delays(scale: Scale, model: str, lr: float, decay: float) -> pd.Series:
 
 def at_equal(scale: Scale) -> Numbers:
     """The median over six settings of how much later an embedding groks than one-hot input."""
-    settings = list(itertools.product((0.01, 0.03, 0.1), (0.0002, 0.001)))
     each = pd.DataFrame(
-        {at: difference(delays(scale, "embedding", *at), delays(scale, "onehot", *at)) for at in settings}
+        {at: difference(delays(scale, "embedding", *at), delays(scale, "onehot", *at)) for at in SETTINGS}
     )
     return {seed: middle(row) for seed, row in zip(each.index, each.to_numpy().tolist(), strict=True)}
 

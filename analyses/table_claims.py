@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from claims import CLAIMS
-from tables import PLAIN, SIZES, Scale, bound, factor, interval, log_ratios, main, scales, step
+from tables import PLAIN, SIZES, Scale, bound, factor, interval, log_ratios, main, prop41_misses, scales, step
 
 NINE = tuple(f"C{i}" for i in range(1, 10))
 UNTESTED = {"C2": SIZES, "C6": ("mid", "paper"), "C7": SIZES, "C9": SIZES}
@@ -56,25 +56,17 @@ def blind(scale: Scale) -> str:
 
 
 def misses(scale: Scale) -> pd.DataFrame:
-    """By what factor Proposition 4.1, 1 and its inverse miss |∇W| / |∇E|: medians on the plateau, and before."""
-    rows = {}
-    for seed, run in scale.runs(**PLAIN).iterrows():
-        records = scale.rows("metrics", **PLAIN, seed=seed).set_index("step")
-        gradients = np.log(records["grad_norm_W"] / records["grad_norm_E"])
-        sizes = np.log(records["sigma_max_E"] / records["sigma_max_W"])
-        on_plateau = (records.index >= run["memorised"]) & ~(records.index > run["grokked"])
-        before = (records.index > 0) & (records.index < run["memorised"])
-        rows[seed] = {
-            (phase, name): float(np.exp((gradients - predicted).abs()[at].median()))
-            for phase, at in (("plateau", on_plateau), ("before", before))
-            for name, predicted in (("Proposition 4.1", sizes), ("1", 0 * sizes), ("its inverse", -sizes))
-        }
+    """By seed, phase and predictor."""
+    rows = {
+        seed: prop41_misses(scale.rows("metrics", **PLAIN, seed=seed).set_index("step"), run)
+        for seed, run in scale.runs(**PLAIN).iterrows()
+    }
     return pd.DataFrame(rows).T
 
 
 def nulls_of_C7(scale: Scale) -> str:
-    found = misses(scale)["plateau"]
-    return " and ".join(f"× {interval(found[name])}" for name in ("1", "its inverse"))
+    on_plateau = misses(scale)["plateau"]
+    return " and ".join(f"× {interval(on_plateau[predictor])}" for predictor in ("one", "inverse"))
 
 
 def same_product(scale: Scale) -> str:
@@ -115,12 +107,12 @@ def effect(scale: Scale, claim: str) -> str:
 
 
 def table(root: Path) -> pd.DataFrame:
-    found = scales(root)
+    sizes = scales(root)
     rows = []
     for claim in NINE:
         words, of = BESIDE[claim]
-        beside = "; ".join(of(scale) for scale in found)
-        cells = {scale.name: effect(scale, claim) for scale in found}
+        beside = "; ".join(of(scale) for scale in sizes)
+        cells = {scale.name: effect(scale, claim) for scale in sizes}
         rows.append({"claim": f"{claim}. {CLAIMS[claim].asked}", "effect": CLAIMS[claim].measure} | cells)
         rows[-1]["beside it"] = f"{words}: {beside}"
     return pd.DataFrame(rows)

@@ -4,17 +4,15 @@ Steps from memorising to 50 % and to 95 % test accuracy, embedding over one-hot 
 intervals; and how many runs with each input memorised and grokked.
 """
 
-import itertools
 from collections.abc import Mapping
 from pathlib import Path
 
 import pandas as pd
-from primary import BEST, RECORD
+from primary import BEST, RECORD, SETTINGS
 from tables import Scale, count, factor, log_ratios, main, scales
 
 Setting = tuple[float, float]
 """Learning rate and weight decay."""
-SETTINGS: tuple[Setting, ...] = tuple(itertools.product((0.01, 0.03, 0.1), (0.0002, 0.001)))
 MODELS = {"embedding": "embedding", "onehot": "one-hot", "scalar": "scalars"}
 
 

@@ -111,6 +111,22 @@ def prop41_constant(records: pd.DataFrame, times: Mapping[str, object]) -> pd.Se
     return constant[(records.index >= times["memorised"]) & ~(records.index > times["grokked"])]
 
 
+def prop41_misses(records: pd.DataFrame, times: Mapping[str, object]) -> dict[tuple[str, str], float]:
+    """By what factor Proposition 4.1 and its nulls miss |∇W| / |∇E|: medians on the plateau, and before memorising.
+
+    prop41: σ_max(E) / σ_max(W); one: 1; inverse: σ_max(W) / σ_max(E).
+    """
+    gradients = np.log(records["grad_norm_W"] / records["grad_norm_E"])
+    sizes = np.log(records["sigma_max_E"] / records["sigma_max_W"])
+    on_plateau = (records.index >= times["memorised"]) & ~(records.index > times["grokked"])
+    before = (records.index > 0) & (records.index < times["memorised"])
+    return {
+        (phase, name): float(np.exp((gradients - predicted).abs()[at].median()))
+        for phase, at in (("plateau", on_plateau), ("before", before))
+        for name, predicted in (("prop41", sizes), ("one", 0 * sizes), ("inverse", -sizes))
+    }
+
+
 def number(value: float) -> str:
     """Three digits; ∞ where something never came."""
     if math.isinf(value):
