@@ -14,8 +14,11 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 from runs import HALF, Run, sha256, studies
 from tables import prop41_constant, prop41_misses
+
+import landscape
 
 Runs = Mapping[str, Sequence[Run]]
 """The runs of each complete study."""
@@ -97,6 +100,28 @@ def curvature(run: Run, analysis: str) -> pd.DataFrame:
     return run.labelled(columns.assign(file=f"{run.path.parent.name}/{run.analyses[analysis].name}"))
 
 
+def lowest(run: Run, analysis: str) -> pd.DataFrame:
+    """One row a step of an analysis that stored eigenvectors: where the lowest one of E,W lies.
+
+    gauge: its share in the directions that only rewrite E and W (F7); constants: on tokens that every sample holds.
+    """
+    with landscape.open(run.analyses[analysis]) as file:
+        if "eigenvectors" not in file.datasets:
+            return pd.DataFrame()
+        vectors = file.datasets["eigenvectors"]["E,W"].sel(end="lowest", rank=0).load()
+    every, rows = run.training_tokens(), []
+    constants = every[0, (every == every[0]).all(axis=0)]
+    for vector in vectors:
+        at = run.file.datasets["checkpoints"].sel(step=vector["step"])
+        factors = {name: torch.tensor(at[name].values, dtype=torch.float64) for name in ("E", "W")}
+        rest = landscape.GaugeTangent(factors, [*factors]).remove(torch.tensor(vector.values))
+        of_E, of_W = np.split(vector.values**2, [factors["E"].numel()])
+        by_slot = of_W.reshape(len(factors["W"]), every.shape[1], -1).sum(axis=(0, 2))
+        shares = of_E.reshape(factors["E"].shape)[constants].sum() + by_slot[np.isin(every[0], constants)].sum()
+        rows.append({"step": int(vector["step"]), "gauge": 1 - float(rest.square().sum()), "constants": shares})
+    return run.labelled(pd.DataFrame(rows).assign(analysis=analysis))
+
+
 def index_curves(run: Run, analysis: str) -> pd.DataFrame:
     """One row a step, block and tolerance of an analysis with index curves."""
     table = run.analysis(analysis).get("by_step_block_tau", pd.DataFrame(columns=["step"]))
@@ -140,6 +165,7 @@ def tables(by_study: Runs) -> dict[str, pd.DataFrame]:
     parts: dict[str, list[pd.DataFrame]] = {
         "runs": [run_row(run) for run in runs],
         "curvature": [curvature(*one) for one in done],
+        "lowest": [lowest(*one) for one in done],
         "index_curves": [index_curves(*one) for one in done],
         "settled": [settled(*one) for one in done],
         "metrics": [metrics(run) for run in chosen(by_study, "curvature", case="c1")],
