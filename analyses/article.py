@@ -25,13 +25,16 @@ import table_verdicts
 from docutils.core import publish_file
 from exact import median_interval
 from myst_parser.docutils_ import Parser
-from tables import PLAIN, SIZES, Scale, count, interval, log_ratios, look, number, root_of, scales, which, write
+from tables import PLAIN, SIZES, Scale, count, factor, interval, log_ratios, look, number, root_of, scales, which, write
 
 HERE = Path(__file__).parent
 SCRIPTS = sorted(path.stem for kind in ("table", "figure") for path in HERE.glob(f"{kind}_*.py"))
 OTHERS = ("transformer", "text", "text-transformer")
 """What was asked of other networks."""
-LOOKED_UP = ("test", "found", "row", "settled", "rate", "index", "claim", "miss", "missed", "later", "beyond", "came")
+LOOKED_UP = (
+    *("test", "found", "row", "settled", "rate", "index", "cleared", "claim", "missed", "later", "beyond", "came"),
+    *("fork", "pair"),
+)
 """What the template may call."""
 
 
@@ -77,6 +80,25 @@ class Numbers:
         low, high = curves[np.isclose(curves["tau"], tau)][["lower", "upper"]].median()
         return f"{low:,.0f}" if low == high else f"{low:,.0f}–{high:,.0f}"
 
+    def cleared(self, size: str, tau: float) -> str:
+        """In how many seeds no eigenvalue of E,W is below −tau ‖H‖ once settled."""
+        curves = Scale(self.root / size).rows("index_curves", study="settled", block="E,W", analysis="settled")
+        upper = curves[np.isclose(curves["tau"], tau)]["upper"]
+        return f"{(upper == 0).sum()} of {len(upper)}"
+
+    def fork(self, size: str) -> dict[str, str]:
+        """Where the lowest eigenvector of E,W lies at the fork of `cut`, and what is negative; medians."""
+        scale = Scale(self.root / size)
+        shares = scale.rows("lowest", study="fork")[["gauge", "constants"]].median()
+        index = scale.rows("curvature", study="fork", block="E,W")[["index", "index_gauge_free"]].median()
+        numbers = dict(zip(("index", "beyond"), map(number, index), strict=True))
+        return numbers | {name: f"{100 * share:.0f} %" for name, share in shares.items()}
+
+    def pair(self, case: str) -> str:
+        """The depth of E and the MLP that reads it over that within the MLP, in a variant of the Transformer."""
+        lowest = Scale(self.root / "transformer").pivot("lowest", study="variants", case=case)
+        return factor(np.log(lowest["E,mlp_in"] / lowest["mlp_in,mlp_out"]))
+
     def rate(self, quantity: str, size: str) -> object:
         """A cell of the table of rates."""
         return self.row("rates", quantity=quantity)[size]
@@ -85,12 +107,8 @@ class Numbers:
         """Word and effect of a claim of the paper, or of O2, O3, D1, D2."""
         return table_claims.effect(Scale(self.root / size), name)
 
-    def miss(self, size: str, phase: str, predictor: str = "prop41") -> str:
-        """By what factor a predictor misses the ratio of gradients, in the runs of C7."""
-        return f"× {interval(table_claims.misses(Scale(self.root / size))[phase][predictor])}"
-
     def missed(self, size: str, phase: str, predictor: str) -> str:
-        """The same in the runs of P10 and P11."""
+        """By what factor a predictor misses the ratio of gradients, in the runs of P10 and P11."""
         return f"× {interval(Scale(self.root / size).runs('cut', case='none')[f'miss_{predictor}_{phase}'])}"
 
     def later(self, size: str, one: str, other: str) -> str:

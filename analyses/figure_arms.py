@@ -1,7 +1,7 @@
-"""Without a coupling, the penalty on the first layer decides when a network groks
+"""Without E, the penalty on the first layer moves or prevents grokking
 
-Share of runs that have grokked (Kaplan–Meier), ten seeds an arm. Tables are E W_kᵀ trained directly, with no E and
-no W. Crossed: each penalty with the weight decay of V that the other has.
+Share of runs that have grokked (Kaplan–Meier), ten seeds an arm. Crossed: each penalty with the weight decay of V
+that the other has.
 """
 
 from collections.abc import Mapping

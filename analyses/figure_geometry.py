@@ -1,7 +1,6 @@
 """The main frequency of the embedding is there before the network generalises
 
-Steps of other events over the step at which the main frequency of the embedding appears, a dot a seed, a bar the
-median. What never came is not drawn.
+Steps of other events over that at which it appears, a dot a seed, a bar the median. What never came is not drawn.
 """
 
 from pathlib import Path
@@ -14,7 +13,6 @@ from tables import SIZES, main, scales
 EVENTS = {
     "memorised": "99 % training accuracy",
     "loss_peak": "test loss is highest",
-    "circle": "circle R² is half way",
     "half": "50 % test accuracy",
     "grokked": "95 % test accuracy",
 }

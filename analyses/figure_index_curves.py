@@ -1,7 +1,7 @@
-"""A saddle index depends on its tolerance: index curves on the plateau, before and after settling
+"""Negative eigenvalues vanish or multiply with the tolerance, before and after settling
 
 Eigenvalues of a block below −τ, against τ in units of ‖H‖: medians over seeds, shaded over all intervals, which are
-proven at `quick` and hold with 95 % confidence elsewhere. Exploratory.
+proven at `quick` and hold with 95 % confidence elsewhere.
 """
 
 from pathlib import Path

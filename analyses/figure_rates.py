@@ -1,7 +1,6 @@
-"""The step of grokking follows the rate of W, V and biases more than that of E
+"""On this grid grokking follows the rate of all else more than that of E
 
-Median step of grokking of five seeds, white where most never grokked. Dots: the best cell at each product of both
-rates; line: σ_max(E)/σ_max(W) at equal rates.
+As panel c of the first figure, at both sizes; line: σ_max(E)/σ_max(W) at equal rates.
 """
 
 from pathlib import Path

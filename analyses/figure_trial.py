@@ -1,10 +1,10 @@
-"""After settling E,W is shallower; steps along it cut no wait to 0.8; grokking follows the rate of W and V
+"""After settling E,W is shallower; steps along it cut no wait to 0.8; grokking follows both rates
 
 **a** −λ_min of the data loss on the plateau over the weight decay λ, at Adam's checkpoint (hollow) and settled
 (filled), a mark a seed, a bar the median (`paper`: E,W alone). **b** Steps from the fork to grokking over those of
-the run of the same seed that was moved at random; dashes: what Mechanism 2 predicts at most, 0.8. **c** Median step
+the run of the same seed that was moved at random; dashes: 0.8, the most that P4 allows. **c** Median step
 of grokking over both learning rates at `mid`, white where most never grokked; dots: the best cell at each product
-of rates.
+of which three grokked.
 """
 
 import itertools

@@ -146,7 +146,7 @@ PRIMARY: dict[str, Test] = {
     ),
     "P2": Test(
         "Settled, the constant tokens' regularised depth is below λ",
-        "‖∂L/∂b₁‖ / λ",
+        "‖∂L/∂b₁‖ / λ (asked: below 2)",
         lambda x: 2 - x,
         bias_gradient,
     ),
@@ -168,7 +168,9 @@ PRIMARY: dict[str, Test] = {
         ratio(),
         lambda s: cut(s, "held", "none"),
     ),
-    "P6": Test("Grokking follows the rate of E alone", "|b_E| − 3 |b_W|", float, of_E_alone),
+    "P6": Test(
+        "Grokking follows the rate of E alone", "|slope in η of E| − 3 |slope in η of all else|", float, of_E_alone
+    ),
     "P7": Test(
         "The best ratio of rates at a product of both is that of Proposition 4.1, to a step of the grid",
         "factor between both ratios",

@@ -1,7 +1,7 @@
 """The paper's nine claims
 
-Verdict on the claim as the paper has it, median effect with its interval, and beside it, by size, a null predictor,
-a control, or what the runs cannot show.
+Verdict, median effect with its interval, and beside it, by size, a null predictor, a control, or what the runs cannot
+show.
 """
 
 from collections.abc import Callable

@@ -1,7 +1,7 @@
 """Waits of runs that were moved on the plateau
 
-Steps from the fork to grokking, median over seeds; and over those of the run of the same seed that was moved at
-random, or left alone.
+Steps from the fork to grokking, median over seeds; and the median ratio to the run of the same seed that was
+moved at random, or left alone.
 """
 
 from pathlib import Path

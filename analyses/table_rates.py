@@ -1,9 +1,8 @@
 """What the step of grokking follows: the rates of E and of all else
 
-Slopes of ln(step) in the logarithms of both rates, over the cells that grokked; the best ratio of rates over
-products of both, and the slope of its logarithm in that of the product; in how many seeds it is within a step of
-the grid of a predicted one, and how much later a network groks at the cells nearest to that. Medians over five
-seeds, least and most.
+Slopes of ln(step) in ln of both rates, over the cells that grokked; the best ratio of rates over products of both,
+how near it is to predicted ones, and what these cost at the cells nearest to them. Medians over five seeds, least and
+most.
 """
 
 import math
@@ -32,7 +31,9 @@ def lost(grid: pd.Series, ratio: float) -> float:
 def near(best: list[pd.Series], ratios: Sequence[float]) -> str:
     """In how many seeds the median best ratio is within a step of the grid of a predicted one."""
     away = [abs(of.median() - math.log(ratio)) for of, ratio in zip(best, ratios, strict=True)]
-    return f"{sum(distance <= math.log(STEP) + 1e-9 for distance in away)} of {len(away)}"
+    at_the_edge = sum(math.isclose(distance, math.log(STEP)) for distance in away)
+    within = f"{sum(distance <= math.log(STEP) + 1e-9 for distance in away)} of {len(away)}"
+    return f"{within} ({at_the_edge} at its edge)" if at_the_edge else within
 
 
 def soonest(grid: pd.Series) -> float:
@@ -41,9 +42,19 @@ def soonest(grid: pd.Series) -> float:
     return float(np.exp(np.log(lr_E / lr).mean()))
 
 
+def rates_of_both(grid: pd.Series) -> pd.Series:
+    """The cells whose rates of E and of all else lie where the grid has both."""
+    rates = grid.index.to_frame()
+    low, high = rates.min().max() * (1 - 1e-6), rates.max().min() * (1 + 1e-6)
+    return grid[((rates >= low) & (rates <= high)).all(axis=1)]
+
+
 def column(scale: Scale) -> dict[str, str]:
     every = grids(scale)
-    slopes = pd.DataFrame({seed: plane(grid) for seed, grid in every.items()}, index=["E", "all else"]).T
+    slopes, of_both = (
+        pd.DataFrame({seed: plane(cells(grid)) for seed, grid in every.items()}, index=["E", "all else"]).T
+        for cells in (pd.Series, rates_of_both)
+    )
     best = [best_ratios(grid) for grid in every.values()]
     ratios = scale.runs("rates", lr_E=0.01, lr=0.01)["sigma_ratio"]
     runs = scale.runs("rates")
@@ -51,6 +62,9 @@ def column(scale: Scale) -> dict[str, str]:
         "runs that grokked": f"{runs['grokked'].notna().sum()} of {len(runs)}",
         "slope in η of E": interval(slopes["E"]),
         "slope in η of all else": interval(slopes["all else"]),
+        "slope in η of E, rates of both": interval(of_both["E"]),
+        "slope in η of all else, rates of both": interval(of_both["all else"]),
+        "latest step over the soonest": interval([grid.max() / grid.min() for grid in every.values()]),
         "best ratio of rates": interval([math.exp(of.median()) for of in best]),
         "ratio of the soonest cell": interval([soonest(grid) for grid in every.values()]),
         "slope of the best ratio in the product": interval(

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import claims
 import collect
+import h5py
 import numpy as np
 import pandas as pd
 import pytest
 import verdicts
 from helpers.once import made_once
-from helpers.tiny_trial import SEEDS, STUDIES, make_scale, run
+from helpers.tiny_trial import SEEDS, STUDIES, TINY, make_scale, run, swept
 from helpers.trial_by_hand import Files, Tables, every_x, verdict
 from tables import Scale
 
@@ -122,3 +123,28 @@ def test_a_claim_is_checked_with_h5py_alone(
     monkeypatch.chdir(tmp_path)
     exec(code.replace("range(100, 110)", "range(100, 102)"), {})
     assert capsys.readouterr().out.endswith(f"median {round(float(np.median(list(numbers['C4'].values()))), 3)}\n")
+
+
+@pytest.mark.parametrize("tokens", [2, 4])
+def test_where_the_lowest_eigenvector_lies(tokens: int, tmp_path: Path) -> None:
+    """Its shares are those that least squares finds in all d² gauge tangents, and in entries of constant tokens."""
+    hessian = {"name": "fork", "steps": "40", "blocks": ["E,W"], "k": 2, "vectors": True, "device": "cpu"}
+    train = {**TINY, "tokens": tokens, "steps": 40, "checkpoint_every": 40, "embed_dim": 4, "hidden": 8}
+    study = {"name": "fork", "preset": "quick", "train": train, "seeds": [100], "hessian": [hessian]}
+    folder = swept(study, tmp_path / "quick")
+    run(collect.main, tmp_path / "quick", "--out", tmp_path)
+    (found,) = pd.read_csv(tmp_path / "quick/lowest.csv").to_dict("records")
+    with h5py.File(folder / "base-s100.h5") as file, h5py.File(folder / "base-s100.hessian-fork.h5") as analysis:
+        at = file["checkpoints/step"][:].tolist().index(40)
+        E, W = (file[f"checkpoints/{name}"][at].astype(float) for name in ("E", "W"))
+        vector = analysis["eigenvectors/E,W"][0, 0, 0]
+    slots = W.reshape(len(W), tokens, -1)
+    units = np.eye(E.shape[1] ** 2).reshape(-1, E.shape[1], E.shape[1])
+    tangents = np.stack([np.r_[(-E @ X.T).ravel(), (slots @ X).ravel()] for X in units], axis=1)
+    within = tangents @ np.linalg.lstsq(tangents, vector, rcond=None)[0]
+    assert found["gauge"] == pytest.approx(within @ within)
+    assert 0.01 < found["gauge"] < 1
+    # Of (a, op, b, =) the second and the last stand in every sample; their rows of E are the last two.
+    of_E, of_W = vector[: E.size].reshape(E.shape), vector[E.size :].reshape(slots.shape)
+    constants = (of_E[-2:] ** 2).sum() + (of_W[:, 1::2] ** 2).sum() if tokens == 4 else 0
+    assert found["constants"] == pytest.approx(constants)
