@@ -90,8 +90,10 @@ class Numbers:
         """Where the lowest eigenvector of E,W lies at the fork of `cut`, and what is negative; medians."""
         scale = Scale(self.root / size)
         shares = scale.rows("lowest", study="fork")[["gauge", "constants"]].median()
-        index = scale.rows("curvature", study="fork", block="E,W")[["index", "index_gauge_free"]].median()
-        numbers = dict(zip(("index", "beyond"), map(number, index), strict=True))
+        index = scale.rows("curvature", study="fork", block="E,W")
+        beyond = index["index_gauge_free"]
+        numbers = {"index": number(index["index"].median())}
+        numbers["beyond"] = f"{number(beyond.median())} ({number(beyond.min())} to {number(beyond.max())})"
         return numbers | {name: f"{100 * share:.0f} %" for name, share in shares.items()}
 
     def pair(self, case: str) -> str:
@@ -115,7 +117,7 @@ class Numbers:
         """The median ratio of the steps at which two cases of the study `tables` grok; the ordinary network is base."""
         scale = Scale(self.root / size)
         runs = [scale.runs(**(PLAIN if case == "base" else {"study": "tables", "case": case})) for case in (one, other)]
-        return f"× {number(math.exp(median_interval(log_ratios(*(of['grokked'] for of in runs)))[0]))}"
+        return number(math.exp(median_interval(log_ratios(*(of["grokked"] for of in runs)))[0]))
 
     def beyond(self, name: str, size: str, is_ratio: bool = True) -> str:
         """Word and effect of a test of other networks, which later code does not make."""

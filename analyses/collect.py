@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import torch
 from runs import HALF, Run, sha256, studies
+from scipy.linalg import solve_sylvester
 from tables import prop41_constant, prop41_misses
 
 import landscape
@@ -42,9 +42,7 @@ MOST_RATIOS = 8
 
 def chosen(by_study: Runs, study: str, **known: object) -> list[Run]:
     """The runs of a study with this case and these options; none where the study is not complete."""
-    return [
-        run for run in by_study.get(study, ()) if all({**run.config, **run.identity}[k] == v for k, v in known.items())
-    ]
+    return [run for run in by_study.get(study, ()) if all(run.config[name] == value for name, value in known.items())]
 
 
 def run_row(run: Run) -> pd.DataFrame:
@@ -113,12 +111,15 @@ def lowest(run: Run, analysis: str) -> pd.DataFrame:
     constants = every[0, (every == every[0]).all(axis=0)]
     for vector in vectors:
         at = run.file.datasets["checkpoints"].sel(step=vector["step"])
-        factors = {name: torch.tensor(at[name].values, dtype=torch.float64) for name in ("E", "W")}
-        rest = landscape.GaugeTangent(factors, [*factors]).remove(torch.tensor(vector.values))
-        of_E, of_W = np.split(vector.values**2, [factors["E"].numel()])
-        by_slot = of_W.reshape(len(factors["W"]), every.shape[1], -1).sum(axis=(0, 2))
-        shares = of_E.reshape(factors["E"].shape)[constants].sum() + by_slot[np.isin(every[0], constants)].sum()
-        rows.append({"step": int(vector["step"]), "gauge": 1 - float(rest.square().sum()), "constants": shares})
+        E, W = (at[name].values.astype(float) for name in ("E", "W"))
+        of_E, of_W = np.split(vector.values, [E.size])
+        of_E, of_W, slots = of_E.reshape(E.shape), of_W.reshape(-1, E.shape[1]), W.reshape(-1, E.shape[1])
+        # The tangent (-E X^T, W_k X) next to the vector, by its normal equations.
+        along = slots.T @ of_W - of_E.T @ E
+        gauge = (solve_sylvester(slots.T @ slots, E.T @ E, along) * along).sum()
+        by_slot = (of_W**2).reshape(len(W), every.shape[1], -1).sum(axis=(0, 2))
+        on_constants = (of_E[constants] ** 2).sum() + by_slot[np.isin(every[0], constants)].sum()
+        rows.append({"step": int(vector["step"]), "gauge": gauge, "constants": on_constants})
     return run.labelled(pd.DataFrame(rows).assign(analysis=analysis))
 
 
@@ -150,8 +151,8 @@ def tokens(run: Run, step: int) -> pd.DataFrame:
 
 def rare(by_study: Runs) -> Iterator[pd.DataFrame]:
     """The operand tokens of skewed batches of 64 and of full batches, at the last step that both runs have."""
-    small = {run.seed: run for run in chosen(by_study, "sampling", sampler="skewed", batch_size=64)}
-    full = {run.seed: run for run in chosen(by_study, "rare", case="full")}
+    small = {run.config["seed"]: run for run in chosen(by_study, "sampling", sampler="skewed", batch_size=64)}
+    full = {run.config["seed"]: run for run in chosen(by_study, "rare", case="full")}
     for seed in sorted(small.keys() & full.keys()):
         pair = small[seed], full[seed]
         step = max(set.intersection(*(set(run.tokens["step"].values.tolist()) for run in pair)))
@@ -191,7 +192,11 @@ def main() -> None:
     parser.add_argument("scale", type=Path, help="folder of the scale's studies, such as checkpoints/trial/quick")
     parser.add_argument("--out", type=Path, default=Path("reports/reference"), help="folder to write to")
     args = parser.parse_args()
-    if not (frames := tables(studies(args.scale))):
+    try:
+        frames = tables(studies(args.scale))
+    except landscape.LandscapeError as error:
+        sys.exit(f"error: {error}\nhint: {error.hint}")
+    if not frames:
         sys.exit(f"error: {args.scale} has no complete study\nhint: make studies")
     folder = args.out / args.scale.name
     folder.mkdir(parents=True, exist_ok=True)

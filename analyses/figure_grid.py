@@ -1,6 +1,6 @@
 """Whether an embedding helps or hurts turns with the setting and the threshold
 
-Steps from memorising; a dot a seed, a bar the median, at the edge where one of both never came.
+Steps from memorising; a dot a seed, a bar the median, at the edge where one of the two never came.
 """
 
 import itertools

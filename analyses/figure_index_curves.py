@@ -1,4 +1,4 @@
-"""Negative eigenvalues vanish or multiply with the tolerance, before and after settling
+"""The tolerance decides how many eigenvalues count as negative, settled or not
 
 Eigenvalues of a block below −τ, against τ in units of ‖H‖: medians over seeds, shaded over all intervals, which are
 proven at `quick` and hold with 95 % confidence elsewhere.

@@ -1,4 +1,4 @@
-"""On this grid grokking follows the rate of all else more than that of E
+"""Over the whole grid the rate of all else counts for more than that of E
 
 As panel c of the first figure, at both sizes; line: σ_max(E)/σ_max(W) at equal rates.
 """

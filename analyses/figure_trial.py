@@ -1,10 +1,10 @@
-"""After settling E,W is shallower; steps along it cut no wait to 0.8; grokking follows both rates
+"""Settling makes E,W shallower; steps along it cut no wait to 0.8; grokking follows both rates
 
 **a** −λ_min of the data loss on the plateau over the weight decay λ, at Adam's checkpoint (hollow) and settled
-(filled), a mark a seed, a bar the median (`paper`: E,W alone). **b** Steps from the fork to grokking over those of
-the run of the same seed that was moved at random; dashes: 0.8, the most that P4 allows. **c** Median step
-of grokking over both learning rates at `mid`, white where most never grokked; dots: the best cell at each product
-of which three grokked.
+(filled), a mark a seed, a bar the median (`paper`: E,W alone); dashes: λ. **b** Steps from the fork to grokking over
+those of the run of the same seed that was moved at random; dashes: 0.8, the most that P4 allows. **c** Median step of
+grokking over both learning rates at `mid`, white where most never grokked; dots: the best cell at each product with
+three that grokked.
 """
 
 import itertools

@@ -5,14 +5,11 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
-import itertools
-import json
 import math
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import numpy as np
 import pandas as pd
@@ -29,18 +26,16 @@ Frames = Mapping[str, pd.DataFrame]
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """One run of a study: its file, the options that the study sets, and its analyses by name."""
+    """One run of a study: its file, its case and the options that the study sets, and its analyses by name."""
 
     path: Path
-    case: str
-    seed: int
     options: Mapping[str, Any]
     analyses: Mapping[str, Path]
 
     @property
     def identity(self) -> dict[str, Any]:
         """What names a run in every table: study, case and seed."""
-        return {"study": self.path.parent.name, "case": self.case, "seed": self.seed}
+        return {"study": self.path.parent.name, "case": self.options["case"], "seed": self.options["seed"]}
 
     @functools.cached_property
     def file(self) -> landscape.File:
@@ -101,49 +96,34 @@ def studies(folder: Path) -> dict[str, list[Run]]:
     """
     complete = {}
     for definition in sorted(folder.glob("*/sweep.json")):
-        study = json.loads(definition.read_text(encoding="utf-8"))
-        runs = list(_runs(definition.parent, study))
+        study = landscape.load_sweep(definition)
+        runs = [
+            Run(run.path, {**study.train, **study.cases[run.labels["case"]], **run.labels}, run.hessian)
+            for run in landscape.sweep_runs(study, folder)
+        ]
         if missing := next(_missing(runs, study), None):
-            print(f"note: study {study['name']} is left out: {missing} is missing or unfinished", file=sys.stderr)
+            print(f"note: study {study.name} is left out: {missing} is missing or unfinished", file=sys.stderr)
         else:
-            complete[study["name"]] = runs
+            complete[study.name] = runs
     return complete
 
 
-def _runs(folder: Path, study: Mapping[str, Any]) -> Iterator[Run]:
-    """The planned runs of a study, CASE-FIELD=VALUE-sSEED.h5 for cases x grid x seeds."""
-    cases, grid, seeds = study.get("cases", {"base": {}}), study.get("grid", {}), study["seeds"]
-    for case, *values, seed in itertools.product(cases, *grid.values(), seeds):
-        point = dict(zip(grid, values, strict=True))
-        stem = "-".join([case, *(f"{field}={_text(value)}" for field, value in point.items()), f"s{seed}"])
-        names = [
-            one.get("name", "")
-            for one in study.get("hessian", ())
-            if case in (one.get("cases") or cases) and seed in (one.get("seeds") or seeds)
-        ]
-        files = {name: folder / f"{stem}.hessian{name and f'-{name}'}.h5" for name in names}
-        yield Run(folder / f"{stem}.h5", case, seed, {**study.get("train", {}), **cases[case], **point}, files)
-
-
-def _text(value: object) -> str:
-    return quote(value, safe="") if isinstance(value, str) else json.dumps(value)
-
-
-def _missing(runs: list[Run], study: Mapping[str, Any]) -> Iterator[Path]:
+def _missing(runs: list[Run], study: landscape.SweepConfig) -> Iterator[Path]:
     """The files that a study lacks. A run that never memorised has no plateau, and no analysis there."""
-    on_plateau = {one.get("name", "") for one in study.get("hessian", ()) if one.get("steps") == "plateau"}
+    on_plateau = {analysis.name for analysis in study.analyses if analysis.steps == "plateau"}
     for run in runs:
-        if not _is_complete(run.path):
+        if not run.path.exists() or not _is_complete(run.file):
             yield run.path
             continue
         for name, path in run.analyses.items():
-            has_none = name in on_plateau and math.isnan(run.times["memorised"])
-            if not _is_complete(path) and not (has_none and not path.exists()):
+            if path.exists():
+                with landscape.open(path) as file:
+                    is_missing = not _is_complete(file)
+            else:
+                is_missing = name not in on_plateau or not math.isnan(run.times["memorised"])
+            if is_missing:
                 yield path
 
 
-def _is_complete(path: Path) -> bool:
-    if not path.exists():
-        return False
-    with landscape.open(path) as file:
-        return bool(file.attrs["status"] == "complete")
+def _is_complete(file: landscape.File) -> bool:
+    return bool(file.attrs["status"] == "complete")

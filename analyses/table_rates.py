@@ -5,6 +5,7 @@ how near it is to predicted ones, and what these cost at the cells nearest to th
 most.
 """
 
+import functools
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -49,6 +50,12 @@ def rates_of_both(grid: pd.Series) -> pd.Series:
     return grid[((rates >= low) & (rates <= high)).all(axis=1)]
 
 
+def least_ratio(grid: pd.Series, product: float) -> float:
+    """ln of the least rate of E over that of all else that a grid has at a product, which is given as its ln."""
+    lr_E, lr = np.log(np.array(grid.index.tolist())).T
+    return float((lr_E - lr)[np.isclose(lr_E + lr, product)].min())
+
+
 def column(scale: Scale) -> dict[str, str]:
     every = grids(scale)
     slopes, of_both = (
@@ -56,6 +63,8 @@ def column(scale: Scale) -> dict[str, str]:
         for cells in (pd.Series, rates_of_both)
     )
     best = [best_ratios(grid) for grid in every.values()]
+    least = [of.index.map(functools.partial(least_ratio, grid)) for of, grid in zip(best, every.values(), strict=True)]
+    at_the_least = np.concatenate([np.isclose(of, low) for of, low in zip(best, least, strict=True)])
     ratios = scale.runs("rates", lr_E=0.01, lr=0.01)["sigma_ratio"]
     runs = scale.runs("rates")
     return {
@@ -66,6 +75,10 @@ def column(scale: Scale) -> dict[str, str]:
         "slope in η of all else, rates of both": interval(of_both["all else"]),
         "latest step over the soonest": interval([grid.max() / grid.min() for grid in every.values()]),
         "best ratio of rates": interval([math.exp(of.median()) for of in best]),
+        "best cells at the least ratio of their product": f"{at_the_least.sum()} of {len(at_the_least)}",
+        "best ratio of rates, products with ratios below 1": interval(
+            [math.exp(of[low < -1e-9].median()) for of, low in zip(best, least, strict=True)]
+        ),
         "ratio of the soonest cell": interval([soonest(grid) for grid in every.values()]),
         "slope of the best ratio in the product": interval(
             [round(float(np.polyfit(of.index, of, 1)[0]), 9) for of in best]
