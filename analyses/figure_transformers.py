@@ -19,7 +19,7 @@ SHOWN = (
 
 
 def figure(root: Path) -> Figure:
-    figure, axes = plt.subplots(1, 2, figsize=(9, 3), layout="constrained")
+    figure, axes = plt.subplots(1, 2, figsize=(9, 3), sharey=True, layout="constrained")
     for axis, (name, known, title) in zip(axes, SHOWN, strict=True):
         lowest = Scale(root / name).pivot("lowest", **known)
         pairs = [pair for pair in PAIRS if pair in lowest]

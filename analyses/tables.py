@@ -201,9 +201,19 @@ def write(content: pd.DataFrame | Figure, name: str, root: Path) -> Path:
     if is_table:
         content.to_csv(path, index=False)
     else:
+        _settle(content)
         with mpl.rc_context({"svg.hashsalt": name}):
             content.savefig(path, bbox_inches="tight", metadata={"Date": None})
     return path
+
+
+def _settle(figure: Figure) -> None:
+    """Lay a figure out, to nine digits: the solver's last bits differ from run to run, and ids in SVG with them."""
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
+    for axes in figure.axes:
+        axes.set_position(np.round(axes.get_position().bounds, 9))
+        axes.set_in_layout(True)
 
 
 def look() -> None:
