@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 from runs import HALF, Run, sha256, studies
 from scipy.linalg import solve_sylvester
-from tables import prop41_constant, prop41_misses
+from tables import REFERENCE, prop41_constant, prop41_misses
 
 import landscape
 
@@ -104,7 +104,9 @@ def lowest(run: Run, analysis: str) -> pd.DataFrame:
     gauge: its share in the directions that only rewrite E and W (F7); constants: on tokens that every sample holds.
     """
     with landscape.open(run.analyses[analysis]) as file:
-        if "eigenvectors" not in file.datasets:
+        # Of a settled or critical point the parameters are others than those of its step.
+        is_elsewhere = file.config.get("settle") or "critical_point" in file.datasets
+        if is_elsewhere or "E,W" not in file.datasets.get("eigenvectors", ()):
             return pd.DataFrame()
         vectors = file.datasets["eigenvectors"]["E,W"].sel(end="lowest", rank=0).load()
     every, rows = run.training_tokens(), []
@@ -190,7 +192,7 @@ def main() -> None:
     """Write OUT/SCALE."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("scale", type=Path, help="folder of the scale's studies, such as checkpoints/trial/quick")
-    parser.add_argument("--out", type=Path, default=Path("reports/reference"), help="folder to write to")
+    parser.add_argument("--out", type=Path, default=REFERENCE, help="folder to write to")
     args = parser.parse_args()
     try:
         frames = tables(studies(args.scale))
@@ -198,7 +200,7 @@ def main() -> None:
         sys.exit(f"error: {error}\nhint: {error.hint}")
     if not frames:
         sys.exit(f"error: {args.scale} has no complete study\nhint: make studies")
-    folder = args.out / args.scale.name
+    folder = args.out / args.scale.resolve().name
     folder.mkdir(parents=True, exist_ok=True)
     for name, table in frames.items():
         joined(table, folder / f"{name}.csv").to_csv(folder / f"{name}.csv", index=False)

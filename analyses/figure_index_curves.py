@@ -21,12 +21,12 @@ def figure(root: Path) -> Figure:
         1, len(known), figsize=(2.8 * len(known) + 1.5, 2.8), layout="constrained", squeeze=False
     )
     for axis, scale in zip(axes[0], known, strict=True):
-        table = scale.tables["index_curves"]
+        table = scale.rows("index_curves", study="settled").reset_index()
         for (block, analysis), rows in table.groupby(["block", "analysis"]):
             draw(axis, rows, COLOURS[block], STATES[analysis][0])
         axis.set(xscale="log", title=f"{scale.name}, {table['seed'].nunique()} seeds", xlabel="τ / ‖H‖", ylim=(0, None))
     axes[0, 0].set_ylabel("eigenvalues below −τ")
-    blocks = dict.fromkeys(block for scale in known for block in scale.tables["index_curves"]["block"])
+    blocks = dict.fromkeys(block for scale in known for block in scale.rows("index_curves", study="settled")["block"])
     lines = [Line2D([], [], color=COLOURS[block], label=block) for block in blocks]
     lines += [Line2D([], [], color="0.3", ls=dashes, label=words) for dashes, words in STATES.values()]
     figure.legend(handles=lines, frameon=False, loc="outside right center")

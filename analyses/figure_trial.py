@@ -26,7 +26,7 @@ ARMS = {"EW": "along E,W", "WV": "along W,V", "held": "E,W held", "none": "left 
 
 def depths(scale: Scale, analysis: str) -> pd.DataFrame:
     """By seed and block, in units of the weight decay."""
-    decay = scale.tables["settled"].set_index("seed")["weight_decay"]
+    decay = scale.rows("settled", study="settled")["weight_decay"]
     return -scale.pivot("lowest", study="settled", analysis=analysis).div(decay, axis=0)
 
 

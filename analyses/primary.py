@@ -39,7 +39,7 @@ def settled_depths(scale: Scale, *blocks: str) -> Numbers:
 
 
 def bias_gradient(scale: Scale) -> Numbers:
-    return (2 - scale.rows("settled", analysis="settled")["bias_gradient"]).to_dict()
+    return (2 - scale.rows("settled", study="settled", analysis="settled")["bias_gradient"]).to_dict()
 
 
 def waits(scale: Scale, case: str) -> pd.Series:

@@ -11,12 +11,13 @@ from tables import Scale, interval, main, scales, which
 
 def table(root: Path) -> pd.DataFrame:
     known = scales(root, table="settled")
-    return pd.DataFrame(row(at, block) for at in known for block in at.tables["index_curves"]["block"].unique())
+    blocks = {at: at.rows("index_curves", study="settled")["block"].unique() for at in known}
+    return pd.DataFrame(row(at, block) for at in known for block in blocks[at])
 
 
 def row(scale: Scale, block: str) -> dict[str, object]:
     """A block before and after."""
-    of = scale.tables["settled"].set_index("seed")
+    of = scale.rows("settled", study="settled")
     ends = which(scale.tables["curvature"], study="settled", block=block)
     depths = -ends.pivot_table(index="seed", columns="analysis", values="lowest").loc[of.index]
     depths = depths.div(of["weight_decay"], axis=0)

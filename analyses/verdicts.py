@@ -67,6 +67,7 @@ def main() -> None:
     made = {root / "tables": (("primary", "primary-seeds"), primary(root))}
     made |= {scale.folder: (("verdicts", "seeds"), claims(scale)) for scale in scales(root)}
     for folder, (names, tables) in made.items():
+        folder.mkdir(exist_ok=True)
         for name, table in zip(names, tables, strict=True):
             table.to_csv(folder / f"{name}.csv", index=False)
             print(folder / f"{name}.csv")

@@ -129,8 +129,10 @@ def test_a_claim_is_checked_with_h5py_alone(
 def test_where_the_lowest_eigenvector_lies(tokens: int, tmp_path: Path) -> None:
     """Its shares are those that least squares finds in all d² gauge tangents, and in entries of constant tokens."""
     hessian = {"name": "fork", "steps": "40", "blocks": ["E,W"], "k": 2, "vectors": True, "device": "cpu"}
+    # Nothing is said of other blocks, nor of settled points, whose parameters are not those of the checkpoint.
+    others = [{**hessian, "name": "other", "blocks": ["W,V"]}, {**hessian, "name": "settled", "settle": True}]
     train = {**TINY, "tokens": tokens, "steps": 40, "checkpoint_every": 40, "embed_dim": 4, "hidden": 8}
-    study = {"name": "fork", "preset": "quick", "train": train, "seeds": [100], "hessian": [hessian]}
+    study = {"name": "fork", "preset": "quick", "train": train, "seeds": [100], "hessian": [hessian, *others]}
     folder = swept(study, tmp_path / "quick")
     run(collect.main, tmp_path / "quick", "--out", tmp_path)
     (found,) = pd.read_csv(tmp_path / "quick/lowest.csv").to_dict("records")
