@@ -46,6 +46,12 @@ class Run:
         """The options of the run, as the study sets them: the size of a batch that the data cannot fill stays."""
         return {**self.file.config, **self.options}
 
+    @property
+    def is_as_planned(self) -> bool:
+        """Whether the file has the options that the study sets, but for the size of a batch."""
+        known = {**self.file.config, "batch_size": self.options.get("batch_size")}
+        return all(known[name] == value for name, value in self.options.items() if name in known)
+
     @functools.cached_property
     def metrics(self) -> pd.DataFrame:
         """Losses, accuracies, norms and rates by step."""
@@ -102,7 +108,10 @@ def studies(folder: Path) -> dict[str, list[Run]]:
             for run in landscape.sweep_runs(study, folder)
         ]
         if missing := next(_missing(runs, study), None):
-            print(f"note: study {study.name} is left out: {missing} is missing or unfinished", file=sys.stderr)
+            print(
+                f"note: study {study.name} is left out: {missing} is missing, unfinished or another run's",
+                file=sys.stderr,
+            )
         else:
             complete[study.name] = runs
     return complete
@@ -112,13 +121,14 @@ def _missing(runs: list[Run], study: landscape.SweepConfig) -> Iterator[Path]:
     """The files that a study lacks. A run that never memorised has no plateau, and no analysis there."""
     on_plateau = {analysis.name for analysis in study.analyses if analysis.steps == "plateau"}
     for run in runs:
-        if not run.path.exists() or not _is_complete(run.file):
+        if not run.path.exists() or not _is_complete(run.file) or not run.is_as_planned:
             yield run.path
             continue
         for name, path in run.analyses.items():
             if path.exists():
                 with landscape.open(path) as file:
-                    is_missing = not _is_complete(file)
+                    is_its_own = file.attrs.get("parent_run_id") == run.file.attrs["run_id"]
+                    is_missing = not _is_complete(file) or not is_its_own
             else:
                 is_missing = name not in on_plateau or not math.isnan(run.times["memorised"])
             if is_missing:
