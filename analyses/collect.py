@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 from runs import HALF, Run, sha256, studies
 from scipy.linalg import solve_sylvester
-from tables import REFERENCE, prop41_constant, prop41_misses
+from tables import REFERENCE, on_plateau, prop41_constant, prop41_misses
 
 import landscape
 
@@ -61,9 +61,8 @@ def run_row(run: Run) -> pd.DataFrame:
 def prop41(metrics: pd.DataFrame, times: Mapping[str, float]) -> dict[str, float]:
     """Proposition 4.1's constant and ratio on the plateau, and how far it and its nulls miss the gradients."""
     sizes = np.log(metrics["sigma_max_E"] / metrics["sigma_max_W"])
-    on_plateau = (metrics.index >= times["memorised"]) & ~(metrics.index > times["grokked"])
     row = {"prop41_constant": np.exp(prop41_constant(metrics, times).median())}
-    row["sigma_ratio"] = np.exp(sizes[on_plateau].median())
+    row["sigma_ratio"] = np.exp(sizes[on_plateau(metrics, times)].median())
     row |= {f"miss_{name}_{phase}": miss for (phase, name), miss in prop41_misses(metrics, times).items()}
     return row
 

@@ -1,8 +1,8 @@
 """Without LayerNorm a Transformer's pair of E and MLP is among the shallow ones
 
-Left: −λ_min of the data loss by pair on the plateau of a one-layer Transformer (p = 59); right: of one
-that learns natural text, at step 100. A dot a seed, a bar the median; orange: E with
-MLP. V here: values, O: output of attention, U: unembedding.
+Left: −λ_min of the data loss by pair on the plateau of a one-layer Transformer (p = 59); right: of one that
+learns natural text, at step 100. A dot a seed, a bar the median; orange: E with MLP. V here: values, O: output of
+attention, U: unembedding.
 """
 
 from pathlib import Path

@@ -49,8 +49,8 @@ class Run:
     @property
     def is_as_planned(self) -> bool:
         """Whether the file has the options that the study sets, but for the size of a batch."""
-        known = {**self.file.config, "batch_size": self.options.get("batch_size")}
-        return all(known[name] == value for name, value in self.options.items() if name in known)
+        planned = {name: value for name, value in self.options.items() if name != "batch_size"}
+        return all(self.file.config[name] == planned[name] for name in planned.keys() & self.file.config.keys())
 
     @functools.cached_property
     def metrics(self) -> pd.DataFrame:

@@ -11,8 +11,9 @@ from tables import Scale, interval, main, scales, which
 
 def table(root: Path) -> pd.DataFrame:
     known = scales(root, table="settled")
-    blocks = {at: at.rows("index_curves", study="settled")["block"].unique() for at in known}
-    return pd.DataFrame(row(at, block) for at in known for block in blocks[at])
+    return pd.DataFrame(
+        row(at, block) for at in known for block in at.rows("index_curves", study="settled")["block"].unique()
+    )
 
 
 def row(scale: Scale, block: str) -> dict[str, object]:

@@ -98,6 +98,11 @@ def scales(root: Path, names: Sequence[str] = SIZES, table: str = "runs") -> lis
     return [Scale(root / name) for name in names if (root / name / f"{table}.csv").exists()]
 
 
+def on_plateau(records: pd.DataFrame, times: Mapping[str, object]) -> pd.Series:
+    """Whether each step of records lies from `memorised` to `grokked`; NaN: never."""
+    return pd.Series((records.index >= times["memorised"]) & ~(records.index > times["grokked"]), records.index)
+
+
 def prop41_constant(records: pd.DataFrame, times: Mapping[str, object]) -> pd.Series:
     """ln of Proposition 4.1's constant on the plateau: |∇W| / |∇E| over σ_max(E) / σ_max(W).
 
@@ -108,7 +113,7 @@ def prop41_constant(records: pd.DataFrame, times: Mapping[str, object]) -> pd.Se
     constant: pd.Series = (records.grad_norm_W / records.grad_norm_E / (records.sigma_max_E / records.sigma_max_W)).map(
         math.log
     )
-    return constant[(records.index >= times["memorised"]) & ~(records.index > times["grokked"])]
+    return constant[on_plateau(records, times)]
 
 
 def prop41_misses(records: pd.DataFrame, times: Mapping[str, object]) -> dict[tuple[str, str], float]:
@@ -118,11 +123,10 @@ def prop41_misses(records: pd.DataFrame, times: Mapping[str, object]) -> dict[tu
     """
     gradients = np.log(records["grad_norm_W"] / records["grad_norm_E"])
     sizes = np.log(records["sigma_max_E"] / records["sigma_max_W"])
-    on_plateau = (records.index >= times["memorised"]) & ~(records.index > times["grokked"])
     before = (records.index > 0) & (records.index < times["memorised"])
     return {
         (phase, name): float(np.exp((gradients - predicted).abs()[at].median()))
-        for phase, at in (("plateau", on_plateau), ("before", before))
+        for phase, at in (("plateau", on_plateau(records, times)), ("before", before))
         for name, predicted in (("prop41", sizes), ("one", 0 * sizes), ("inverse", -sizes))
     }
 
